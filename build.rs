@@ -67,10 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if rows.is_empty() {
             return Err(format!("{page} has no table {headings}").into());
         }
-        fs::write(
-            out.join(format!("{table}.rs")),
-            format!("&{rows:?}").replace("[\"", "&[\""),
-        )?;
+        fs::write(out.join(format!("{table}.rs")), format!("&{rows:?}").replace("[\"", "&[\""))?;
     }
     Ok(())
 }
@@ -104,10 +101,7 @@ fn generate_server(out: &Path, served: FileDescriptorSet) -> Result<(), Box<dyn 
         .build_client(false)
         .build_transport(false)
         .codec_path("crate::api::codec::RateLimitCodec")
-        .extern_path(
-            ".envoy.service.ratelimit.v3.RateLimitRequest",
-            "::prost::bytes::Bytes",
-        )
+        .extern_path(".envoy.service.ratelimit.v3.RateLimitRequest", "::prost::bytes::Bytes")
         .extern_path(".envoy", "crate::proto::envoy")
         .out_dir(out)
         .compile_fds(served)?;
@@ -129,11 +123,7 @@ fn read_as_bytes(descriptors: &mut FileDescriptorSet) -> Result<(), String> {
             read_fields_as_bytes(message, &package, &mut missing);
         }
     }
-    if missing.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("proto/ has no such fields: {missing:?}"))
-    }
+    if missing.is_empty() { Ok(()) } else { Err(format!("proto/ has no such fields: {missing:?}")) }
 }
 
 fn read_fields_as_bytes(message: &mut DescriptorProto, parent: &str, missing: &mut BTreeSet<&str>) {
@@ -156,8 +146,7 @@ fn rows(page: &str, headings: &str) -> Vec<Vec<String>> {
         is_in = line.starts_with(headings) || is_in && line.starts_with('|');
         is_in && !line.starts_with(headings) && !line.starts_with("|---")
     });
-    rows.map(|row| row.trim_matches('|').split('|').map(plain).collect())
-        .collect()
+    rows.map(|row| row.trim_matches('|').split('|').map(plain).collect()).collect()
 }
 
 /// Markdown without its code and links.

@@ -128,18 +128,9 @@ fn main() {
 fn cases() -> Vec<Case> {
     let terms = |algorithm| Terms::new(REQUESTS, Unit::Minute, algorithm);
     let window = terms(Algorithm::FixedWindow);
-    let drop = Terms {
-        over_limit_hits: Some(OverLimitHits::Drop),
-        ..window
-    };
-    let sliding = |buckets| Terms {
-        buckets,
-        ..terms(Algorithm::SlidingWindow)
-    };
-    let concurrency = Terms {
-        lease: Some(Span::from_secs(600)),
-        ..terms(Algorithm::Concurrency)
-    };
+    let drop = Terms { over_limit_hits: Some(OverLimitHits::Drop), ..window };
+    let sliding = |buckets| Terms { buckets, ..terms(Algorithm::SlidingWindow) };
+    let concurrency = Terms { lease: Some(Span::from_secs(600)), ..terms(Algorithm::Concurrency) };
     let cases = [
         ("fixed_window", window, Way::New),
         ("fixed_window, seen before", window, Way::Later),
@@ -147,22 +138,12 @@ fn cases() -> Vec<Case> {
         ("sliding_window", sliding(None), Way::New),
         ("sliding_window, 10 buckets", sliding(Some(10)), Way::New),
         ("sliding_window, 60 buckets", sliding(Some(60)), Way::New),
-        (
-            "sliding_log, 100 calls",
-            terms(Algorithm::SlidingLog),
-            Way::New,
-        ),
-        (
-            "token_bucket, leaky_bucket",
-            terms(Algorithm::TokenBucket),
-            Way::New,
-        ),
+        ("sliding_log, 100 calls", terms(Algorithm::SlidingLog), Way::New),
+        ("token_bucket, leaky_bucket", terms(Algorithm::TokenBucket), Way::New),
         ("concurrency, 50 holders", concurrency, Way::New),
     ];
     let cases = cases.into_iter().enumerate();
-    cases
-        .map(|(number, (label, terms, way))| Case::new(number, label, terms, way, KEYS))
-        .collect()
+    cases.map(|(number, (label, terms, way))| Case::new(number, label, terms, way, KEYS)).collect()
 }
 
 impl Case {
@@ -172,12 +153,7 @@ impl Case {
         let head = KeyHead::new(KeyFormat::Safe, "", &format!("shop{number}"));
         let tail = KeyTail::new(KeyFormat::Safe, &limit, 1);
         let key = |user: u64| {
-            counter_key(
-                &head,
-                [Entry::new("user", &format!("u{user:04}"))].into_iter(),
-                0,
-                &tail,
-            )
+            counter_key(&head, [Entry::new("user", &format!("u{user:04}"))].into_iter(), 0, &tail)
         };
         Self {
             label,
@@ -203,11 +179,7 @@ impl Case {
         let apart = self.limit.period.as_micros().min(60_000_000) / REQUESTS / keys;
         let now = START.plus(Span::from_micros(asked * apart));
         // A bucket stays half spent; untouched it would be forgotten between two rounds.
-        let hits = if pass == 0 && self.limit.algorithm.is_bucket() {
-            REQUESTS / 2
-        } else {
-            1
-        };
+        let hits = if pass == 0 && self.limit.algorithm.is_bucket() { REQUESTS / 2 } else { 1 };
         let mut check = Check::new(key.clone(), self.limit, Hits::Add(hits));
         if self.limit.algorithm == Algorithm::Concurrency {
             // One comes, and then the one goes that came a hundred passes ago.
@@ -216,11 +188,8 @@ impl Case {
             } else {
                 (Hits::Refund(1), pass.saturating_sub(101))
             };
-            check = Check {
-                hits,
-                holder: Some(format!("{holder:032x}").into_bytes().into()),
-                ..check
-            };
+            check =
+                Check { hits, holder: Some(format!("{holder:032x}").into_bytes().into()), ..check };
         }
         (check, now)
     }
@@ -228,10 +197,8 @@ impl Case {
     fn decide(&mut self) {
         let (check, now) = self.check(self.asked_memory);
         self.asked_memory += 1;
-        let request = CheckRequest {
-            checks: [check].into_iter().collect(),
-            ..CheckRequest::default()
-        };
+        let request =
+            CheckRequest { checks: [check].into_iter().collect(), ..CheckRequest::default() };
         black_box(self.counters.decide(&request, now));
     }
 
@@ -250,9 +217,7 @@ impl Redis {
     fn start() -> Self {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let socket = directory.path().join("redis.sock");
-        let path = socket
-            .to_str()
-            .expect("temporary directories have plain names");
+        let path = socket.to_str().expect("temporary directories have plain names");
         let child = Command::new("redis-server")
             .args(["--port", "0", "--unixsocket", path])
             .args(["--save", "", "--appendonly", "no"])
@@ -265,11 +230,7 @@ impl Redis {
             client.get_connection().ok()
         });
         let connection = connection.expect("redis-server listens within ten seconds");
-        let mut redis = Self {
-            child,
-            _directory: directory,
-            connection,
-        };
+        let mut redis = Self { child, _directory: directory, connection };
         redis.run::<()>(&["SCRIPT", "LOAD", Script::serving().text()]);
         redis
     }
@@ -364,11 +325,7 @@ impl Redis {
         self.run::<()>(&["FLUSHALL", "SYNC"]);
         let before = self.number("MEMORY", "used_memory:");
         // A window is whole with its first hit, and the next one would be another key.
-        let passes = if case.limit.algorithm == Algorithm::FixedWindow {
-            1
-        } else {
-            FILL_PASSES
-        };
+        let passes = if case.limit.algorithm == Algorithm::FixedWindow { 1 } else { FILL_PASSES };
         self.fill(&mut case, passes);
         let keys: u64 = self.run(&["DBSIZE"]);
         assert!(keys >= KEYS_OF_MEMORY, "{}: {keys} keys", case.label);
@@ -417,9 +374,8 @@ fn report(redis: &mut Redis, cases: &[Case]) {
     let base = costs(&cases[0]);
     for case in cases {
         let costs = costs(case).into_iter().zip(base);
-        let costs: Vec<String> = costs
-            .map(|(cost, base)| format!("{cost:.2} | {:.1}×", cost / base))
-            .collect();
+        let costs: Vec<String> =
+            costs.map(|(cost, base)| format!("{cost:.2} | {:.1}×", cost / base)).collect();
         println!(
             "| {} | {} | {:.0} | {} |",
             case.label,
@@ -440,18 +396,12 @@ fn report_needs(redis: &mut Redis, cases: &[Case]) {
     for case in cases {
         let bytes = redis.bytes_of_memory(case);
         let cost = |calls: usize| median(&case.redis_us[calls]);
-        let costs = [0, 1, 2, 3]
-            .map(|calls| format!("{:.1}", cost(calls)))
-            .join(" | ");
+        let costs = [0, 1, 2, 3].map(|calls| format!("{:.1}", cost(calls))).join(" | ");
         // Two digits: a third would differ from run to run.
         let rates = [BATCHED, IN_CLUSTER, ALONE]
             .map(|calls| format!("{:.0},000", two_digits(1e3 / cost(calls))))
             .join(" | ");
-        println!(
-            "| {} | {} | {costs} | {rates} |",
-            case.label,
-            two_digits(bytes)
-        );
+        println!("| {} | {} | {costs} | {rates} |", case.label, two_digits(bytes));
         if case.limit.algorithm == Algorithm::TokenBucket {
             let [batched, small, alone, _] =
                 [0, 1, 2, 3].map(|calls| 100.0 * DECISIONS_PER_SECOND * cost(calls) / 1e6);

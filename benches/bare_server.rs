@@ -52,11 +52,7 @@ impl RateLimitService for Constant {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let Args {
-        listen: Some(listen),
-        bench: _,
-    } = Args::parse()
-    else {
+    let Args { listen: Some(listen), bench: _ } = Args::parse() else {
         return Args::command().print_help().context("print the help");
     };
     // What `serve(listen)` does, in two steps, because it does not say which port it got.
@@ -86,10 +82,7 @@ fn constant_answer() -> RateLimitResponse {
                 ..RateLimit::default()
             }),
             limit_remaining: 999_000,
-            duration_until_reset: Some(Duration {
-                seconds: 1_800,
-                nanos: 0,
-            }),
+            duration_until_reset: Some(Duration { seconds: 1_800, nanos: 0 }),
             ..DescriptorStatus::default()
         }],
         ..RateLimitResponse::default()

@@ -48,9 +48,5 @@ fn main() -> anyhow::Result<ExitCode> {
         .context("build the runtime")?;
     let outcome = runtime.block_on(run::run(&args))?;
     report::print(&args, &outcome);
-    Ok(if outcome.is_clean() || args.allow_errors {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if outcome.is_clean() || args.allow_errors { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -50,11 +50,7 @@ fn load(count: usize) -> (RuleSet, Duration) {
             ),
         };
     }
-    let source = Source {
-        name: "bench.yaml".into(),
-        path: "bench.yaml".into(),
-        text: text.into(),
-    };
+    let source = Source { name: "bench.yaml".into(), path: "bench.yaml".into(), text: text.into() };
     let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
     let options = CompileOptions::new(stats);
     let begun = now();
@@ -83,13 +79,9 @@ fn round(rules: &RuleSet, count: usize) -> f64 {
         .collect();
     let begun = now();
     for index in 0..ASKS_PER_ROUND {
-        let planned = plan(
-            rules,
-            &queries[index % queries.len()],
-            Modes::default(),
-            Time::default(),
-        )
-        .expect("no override");
+        let planned =
+            plan(rules, &queries[index % queries.len()], Modes::default(), Time::default())
+                .expect("no override");
         assert_eq!(planned.request.checks.len(), 1);
         black_box(planned);
     }

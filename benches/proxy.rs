@@ -33,11 +33,7 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<()> {
-    let Args {
-        stdin: true,
-        bench: _,
-    } = Args::parse()
-    else {
+    let Args { stdin: true, bench: _ } = Args::parse() else {
         return Args::command().print_help().context("print the help");
     };
     let mut proxies = HashMap::new();
@@ -72,7 +68,5 @@ fn read(words: &[&str]) -> anyhow::Result<Fault> {
 }
 
 fn read_ms(word: &str) -> anyhow::Result<Duration> {
-    Ok(Duration::from_millis(
-        word.parse().context("read the milliseconds")?,
-    ))
+    Ok(Duration::from_millis(word.parse().context("read the milliseconds")?))
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tollgate::base::time::{Clock, ManualClock, Time};
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{Observers, Parts, Settings, Shared};
@@ -11,7 +12,6 @@ use tollgate::rules::stats::StatsTable;
 use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::store::{Backend, memory::Counters};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::base::time::{Clock, ManualClock, Time};
 
 const RULES: &str = "
 domain: d
@@ -33,18 +33,10 @@ descriptors:
 pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualClock) {
     let stats = StatsTable::new(100, metrics);
     let text = RULES.replace("- {key: '', value: b}\n", "");
-    let source = Source {
-        name: "r".into(),
-        path: "r".into(),
-        text: text.as_str().into(),
-    };
+    let source = Source { name: "r".into(), path: "r".into(), text: text.as_str().into() };
     let options = CompileOptions::new(stats.clone());
     let live = Arc::new(LiveRules::default());
-    live.replace(
-        config::load(&[source], &options)
-            .expect("the rules are right")
-            .rules,
-    );
+    live.replace(config::load(&[source], &options).expect("the rules are right").rules);
     let (clock, hand) = Clock::manual(Time::from_micros(1_700_000_000_000_000));
     let settings = Settings {
         stop_cache_key_increment_when_overlimit: all_or_nothing,
@@ -71,8 +63,5 @@ pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualC
 
 /// A runtime as a worker has one.
 pub fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }

@@ -101,17 +101,9 @@ impl Admin {
                 "200 while this process should receive requests, else 500",
                 any(health::healthcheck),
             ),
-            (
-                "/live",
-                "200 while this process answers, for liveness probes",
-                any(health::live),
-            ),
+            ("/live", "200 while this process answers, for liveness probes", any(health::live)),
             ("/metrics", "all metrics, for Prometheus", get(metrics_page)),
-            (
-                "/ready",
-                "readiness, with the status of the store and the rules",
-                get(health::ready),
-            ),
+            ("/ready", "readiness, with the status of the store and the rules", get(health::ready)),
         ]
     }
 
@@ -128,11 +120,7 @@ impl Admin {
                 "every limit in force, one per line; complete with /rlconfig?format=json",
                 get(rlconfig),
             ),
-            (
-                "/stats",
-                "every counter and gauge under its statsd name, one per line",
-                get(stats),
-            ),
+            ("/stats", "every counter and gauge under its statsd name, one per line", get(stats)),
             (
                 "/trial",
                 "how the upstream of a trial decides, compared with this service, as JSON",
@@ -205,9 +193,8 @@ pub(crate) async fn serve(
 
 fn index() -> String {
     let routes = Admin::pages().into_iter().chain(Admin::probes());
-    let mut pages: Vec<String> = routes
-        .map(|(path, help, _)| format!("{path}: {help}\n"))
-        .collect();
+    let mut pages: Vec<String> =
+        routes.map(|(path, help, _)| format!("{path}: {help}\n")).collect();
     pages.sort();
     format!(
         "/api/v1: the API of counters, top keys and rules files: docs/console.md lists its paths\n{}",
@@ -235,19 +222,9 @@ async fn rlconfig(
     QueryString(pairs): QueryString<Vec<(String, String)>>,
 ) -> Response {
     let rules = admin.rules.clone();
-    match pairs
-        .iter()
-        .find(|(name, _)| name == "format")
-        .map_or("text", |(_, format)| format)
-    {
+    match pairs.iter().find(|(name, _)| name == "format").map_or("text", |(_, format)| format) {
         "text" => {
-            let dump = move || {
-                rules
-                    .load()
-                    .as_ref()
-                    .map(|rules| rules.dump())
-                    .unwrap_or_default()
-            };
+            let dump = move || rules.load().as_ref().map(|rules| rules.dump()).unwrap_or_default();
             match admin.pages.rlconfig.get(dump).await {
                 // As in envoyproxy/ratelimit, an empty body has no content type.
                 Ok(dump) if dump.is_empty() => StatusCode::OK.into_response(),
@@ -266,10 +243,7 @@ async fn rlconfig(
                     .map(|rules| rules.dump_json(on_store_error))
                     .unwrap_or_default()
             };
-            respond(
-                "application/json",
-                admin.pages.rlconfig_json.get(dump).await,
-            )
+            respond("application/json", admin.pages.rlconfig_json.get(dump).await)
         }
         other => (
             StatusCode::BAD_REQUEST,
@@ -290,17 +264,11 @@ async fn trial(State(admin): State<Admin>, viewer: Viewer) -> Response {
 }
 
 async fn stats(State(admin): State<Admin>) -> Response {
-    respond(
-        TEXT_TYPE,
-        admin.pages.stats.get(move || admin.metrics.lines()).await,
-    )
+    respond(TEXT_TYPE, admin.pages.stats.get(move || admin.metrics.lines()).await)
 }
 
 async fn metrics_page(State(admin): State<Admin>) -> Response {
-    respond(
-        METRICS_TYPE,
-        admin.pages.metrics.get(move || admin.metrics.page()).await,
-    )
+    respond(METRICS_TYPE, admin.pages.metrics.get(move || admin.metrics.page()).await)
 }
 
 /// A page, which is counted already, or why there is none.
@@ -317,10 +285,7 @@ fn respond(content_type: &'static str, page: Result<Bytes, StatusCode>) -> Respo
 
 /// The response when there are too many others.
 pub(crate) fn full() -> Response {
-    let retry_after = [(
-        header::RETRY_AFTER,
-        response_budget::RETRY_AFTER_SECS.to_string(),
-    )];
+    let retry_after = [(header::RETRY_AFTER, response_budget::RETRY_AFTER_SECS.to_string())];
     let reason = format!("{}\n", response_budget::FULL);
     (StatusCode::SERVICE_UNAVAILABLE, retry_after, reason).into_response()
 }

@@ -154,10 +154,7 @@ impl Api {
         threads.push(Thread::spawn("accept", async move {
             stopping.run_until_cancelled(acceptor.run(listeners)).await;
         })?);
-        Ok(Running {
-            threads,
-            _socket_file: socket_file,
-        })
+        Ok(Running { threads, _socket_file: socket_file })
     }
 
     /// Serves the connections of one worker on the current runtime, until the process stops and all
@@ -173,14 +170,11 @@ impl Api {
             others: self.other_services(),
             oversized: self.metrics.oversized.clone(),
         });
-        let admission = || Admission {
-            services: services.clone(),
-            budget: self.budget.connection(),
-        };
+        let admission =
+            || Admission { services: services.clone(), budget: self.budget.connection() };
         let stopping = self.lifecycle.stopping();
-        let http_incoming = ReceiverStream::new(http)
-            .filter_map(ConnectionStream::open)
-            .map(|stream| {
+        let http_incoming =
+            ReceiverStream::new(http).filter_map(ConnectionStream::open).map(|stream| {
                 let peer = stream.peer;
                 (stream, peer)
             });
@@ -231,10 +225,7 @@ impl Api {
                 "/healthcheck",
                 any(crate::http::health::healthcheck).with_state(self.lifecycle.clone()),
             )
-            .route(
-                "/ready",
-                get(crate::http::health::ready).with_state(self.lifecycle.clone()),
-            )
+            .route("/ready", get(crate::http::health::ready).with_state(self.lifecycle.clone()))
             .fallback(async || {
                 (
                     StatusCode::NOT_FOUND,

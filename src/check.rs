@@ -199,11 +199,7 @@ named_enum! {
 
 /// Hits of one call that are counted: over the limit, and exact.
 pub const fn hits_max(limit: &Limit) -> u64 {
-    if limit.requests < HITS_MAX {
-        HITS_MAX
-    } else {
-        EXACT_MAX - 1
-    }
+    if limit.requests < HITS_MAX { HITS_MAX } else { EXACT_MAX - 1 }
 }
 
 impl Check {
@@ -225,10 +221,7 @@ impl Check {
     /// This check of its counter for other hits.
     #[must_use]
     pub fn with_hits(&self, hits: Hits) -> Self {
-        Self {
-            hits,
-            ..self.clone()
-        }
+        Self { hits, ..self.clone() }
     }
 
     /// Reads its counter only, whatever becomes of its group.
@@ -278,11 +271,7 @@ impl LeaseHits {
 
     /// Hits that were taken, and neither used, given back nor stranded.
     pub(crate) fn held(&self) -> u64 {
-        let ended = [
-            LeaseEvent::Used,
-            LeaseEvent::GivenBack,
-            LeaseEvent::Stranded,
-        ];
+        let ended = [LeaseEvent::Used, LeaseEvent::GivenBack, LeaseEvent::Stranded];
         let ended = ended.map(|event| self.get(event)).iter().sum();
         self.get(LeaseEvent::Taken).saturating_sub(ended)
     }
@@ -293,29 +282,18 @@ impl Reading {
     /// although nothing remains.
     pub fn new(peek: Verdict, one_more: Option<Verdict>) -> Self {
         let one_more = one_more.filter(|_| peek.remaining == 0);
-        Self {
-            verdict: peek,
-            is_exhausted: one_more.map_or(peek.remaining == 0, |hit| hit.over),
-        }
+        Self { verdict: peek, is_exhausted: one_more.map_or(peek.remaining == 0, |hit| hit.over) }
     }
 }
 
 impl Call<'_> {
     /// Changes nothing.
-    pub const PEEK: Self = Self {
-        hits: Hits::Peek,
-        holder: &[],
-        book_ahead: Span::ZERO,
-    };
+    pub const PEEK: Self = Self { hits: Hits::Peek, holder: &[], book_ahead: Span::ZERO };
 }
 
 impl From<Hits> for Call<'_> {
     fn from(hits: Hits) -> Self {
-        Self {
-            hits,
-            holder: &[],
-            book_ahead: Span::ZERO,
-        }
+        Self { hits, holder: &[], book_ahead: Span::ZERO }
     }
 }
 
@@ -329,14 +307,7 @@ impl Verdict {
         reset_after: Span,
     ) -> Self {
         let remaining = limit.requests.saturating_sub(used);
-        Self {
-            over,
-            used,
-            remaining,
-            retry_after,
-            reset_after,
-            ..Self::default()
-        }
+        Self { over, used, remaining, retry_after, reset_after, ..Self::default() }
     }
 }
 
@@ -359,9 +330,7 @@ impl Blocked {
 
     /// Of the checks that are decided.
     pub(crate) fn of_decided(checks: &[Check], decisions: &Decisions) -> Self {
-        let over = decisions
-            .iter()
-            .map(|decision| decision.is_ok_and(|verdict| verdict.over));
+        let over = decisions.iter().map(|decision| decision.is_ok_and(|verdict| verdict.over));
         Self::of(checks.iter().zip(over))
     }
 
@@ -384,17 +353,11 @@ pub fn runs<T>(items: &[T], group: impl Fn(&T) -> u16) -> impl Iterator<Item = &
 impl StoreError {
     /// An error that left the counter unchanged.
     pub const fn not_counted(self) -> CheckError {
-        CheckError {
-            error: self,
-            effect: Effect::None,
-        }
+        CheckError { error: self, effect: Effect::None }
     }
 
     /// An error after the check was sent.
     pub const fn maybe_counted(self) -> CheckError {
-        CheckError {
-            error: self,
-            effect: Effect::Unknown,
-        }
+        CheckError { error: self, effect: Effect::Unknown }
     }
 }

@@ -123,10 +123,7 @@ pub fn run() -> ExitCode {
     });
     let mut arguments: Vec<_> = arguments.collect();
     let ignored = ignored::remove_ignored(&mut arguments, is_command_line);
-    if arguments
-        .get(1..)
-        .is_some_and(|words| words == ["help", "settings"])
-    {
+    if arguments.get(1..).is_some_and(|words| words == ["help", "settings"]) {
         print(&help::settings());
         return ExitCode::SUCCESS;
     }
@@ -201,9 +198,7 @@ fn report(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     let _ = error.print();
     let variable = variable_behind(error, arguments);
     if let Some(variable) = &variable {
-        print_error(&format!(
-            "the value is from the environment variable {variable}"
-        ));
+        print_error(&format!("the value is from the environment variable {variable}"));
     }
     if let Some(subcommand) = mistyped_subcommand(arguments) {
         print_error(&format!("did you mean `tollgate {subcommand}`?"));
@@ -231,13 +226,9 @@ fn variable_behind(error: &clap::Error, arguments: &[OsString]) -> Option<String
             .is_some_and(|text| text.split('=').next() == Some(flag))
     };
     let command = Cli::command();
-    let known = command
-        .get_subcommands()
-        .chain([&command])
-        .flat_map(clap::Command::get_arguments);
-    let mut variables = known
-        .filter(|argument| argument.get_long() == Some(flag))
-        .filter_map(clap::Arg::get_env);
+    let known = command.get_subcommands().chain([&command]).flat_map(clap::Command::get_arguments);
+    let mut variables =
+        known.filter(|argument| argument.get_long() == Some(flag)).filter_map(clap::Arg::get_env);
     variables
         .next()
         .filter(|_| !arguments.iter().any(was_typed))
@@ -268,8 +259,5 @@ fn replacement(error: &clap::Error, arguments: &[OsString]) -> Option<&'static s
 }
 
 fn subcommands() -> Vec<String> {
-    Cli::command()
-        .get_subcommands()
-        .map(|subcommand| subcommand.get_name().to_owned())
-        .collect()
+    Cli::command().get_subcommands().map(|subcommand| subcommand.get_name().to_owned()).collect()
 }

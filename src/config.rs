@@ -94,9 +94,5 @@ pub(crate) fn load_inputs(
         overlay.warn_about_unused(&rules, &mut findings.of(source));
     }
     let (problems, warnings) = findings.into_parts();
-    if problems.is_empty() {
-        Ok(Loaded { rules, warnings })
-    } else {
-        Err(problems)
-    }
+    if problems.is_empty() { Ok(Loaded { rules, warnings }) } else { Err(problems) }
 }

@@ -77,10 +77,7 @@ pub(crate) type Wait<'q> = Option<(QueuePermit<'q>, Span)>;
 impl Shared {
     /// Builds what the limiters of all workers share.
     pub fn new(parts: Parts, metrics: &Metrics) -> Self {
-        Self {
-            queue: QueueMetrics::new(metrics),
-            parts,
-        }
+        Self { queue: QueueMetrics::new(metrics), parts }
     }
 
     /// A limiter for the worker that this is called on.
@@ -143,12 +140,7 @@ impl Limiter {
         inspect: impl FnOnce(&Decision<'_, '_, '_>) -> T,
     ) -> Result<(Response, Wait<'_>, T), LimiterError> {
         validate(query)?;
-        let Parts {
-            fallback,
-            clock,
-            settings,
-            ..
-        } = &self.shared.parts;
+        let Parts { fallback, clock, settings, .. } = &self.shared.parts;
         let rules = self.shared.parts.rules.load();
         let rules = rules.as_ref().ok_or(LimiterError::NoRules)?;
         let mut plan = Plan::default();
@@ -187,9 +179,8 @@ impl Limiter {
             observers.decided(&decision, &response, fallback, span);
         }
         // A response of OVER_LIMIT is sent at once.
-        let wait = permit
-            .filter(|_| !response.over_limit)
-            .map(|permit| (permit, queue::wait(&verdicts)));
+        let wait =
+            permit.filter(|_| !response.over_limit).map(|permit| (permit, queue::wait(&verdicts)));
         let inspected = inspect(&decision);
         Ok((response, wait, inspected))
     }

@@ -79,8 +79,7 @@ impl Settings {
         environment: &Environment,
     ) -> Result<Resolved, String> {
         let (backend, mut warnings) =
-            self.store
-                .resolve(self.limiter.replicas, &self.key_prefix(), environment)?;
+            self.store.resolve(self.limiter.replicas, &self.key_prefix(), environment)?;
         let host_name = || environment.get("HOSTNAME").map(str::to_owned);
         self.admin.pod_name = self.admin.pod_name.take().or_else(host_name);
         let admin_tokens = self.admin.tokens()?;

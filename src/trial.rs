@@ -188,11 +188,7 @@ impl Trial {
 impl Worker {
     /// Counts the call when the returned value is dropped.
     pub(crate) fn begin(&self, domain: Arc<str>) -> Ending {
-        Ending {
-            shared: self.shared.clone(),
-            domain,
-            outcome: CallOutcome::Canceled,
-        }
+        Ending { shared: self.shared.clone(), domain, outcome: CallOutcome::Canceled }
     }
 
     /// Whether the caller gets our response.
@@ -256,9 +252,7 @@ impl Shared {
         let (mut snapshot, domains) = self.tally.lock().without_domains();
         for domain in domains {
             let counts = self.tally.lock().domains.get(&domain).cloned();
-            snapshot
-                .domains
-                .extend(counts.map(|counts| (domain, counts)));
+            snapshot.domains.extend(counts.map(|counts| (domain, counts)));
         }
         snapshot
     }
@@ -277,11 +271,8 @@ impl Shared {
         let Some((rows, differences)) = compared else {
             return self.dropped.invalid_reply.inc();
         };
-        let descriptors = if differences.is_empty() {
-            Quoted::default()
-        } else {
-            describe(&self.view)
-        };
+        let descriptors =
+            if differences.is_empty() { Quoted::default() } else { describe(&self.view) };
         let disagreements = differences.into_iter().map(|difference| {
             let disagreement = descriptors.clone().map(|values, descriptors| Disagreement {
                 time: here.time.to_rfc3339(),
@@ -327,12 +318,7 @@ async fn run_later() {
 
 impl Dropped {
     fn total(&self) -> u64 {
-        let Self {
-            pending_max,
-            invalid,
-            invalid_reply,
-            looped,
-        } = self;
+        let Self { pending_max, invalid, invalid_reply, looped } = self;
         pending_max.get() + invalid.get() + invalid_reply.get() + looped.get()
     }
 }

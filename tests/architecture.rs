@@ -38,12 +38,8 @@ cli: api app base config limit limiter net observe report rule_source rules sett
 ";
 
 /// Places, exceptions, words that must not occur there, and why.
-type Absence = (
-    &'static [&'static str],
-    &'static [&'static str],
-    &'static [&'static str],
-    &'static str,
-);
+type Absence =
+    (&'static [&'static str], &'static [&'static str], &'static [&'static str], &'static str);
 
 /// What must not occur in which files, by component or path without `.rs`; those of the second list
 /// excepted.
@@ -72,12 +68,7 @@ const ABSENT: &[Absence] = &[
         &["tokio::time", "sleep", "interval"],
         "a batch is sent at once, and batches form without a timer",
     ),
-    (
-        &["store"],
-        &[],
-        &["rules::", "Rule", "domain"],
-        "a store never sees a rule or a domain",
-    ),
+    (&["store"], &[], &["rules::", "Rule", "domain"], "a store never sees a rule or a domain"),
     (
         &[
             "base",
@@ -203,28 +194,16 @@ fn components_import_only_what_is_below_them() {
     let files = names(&sources);
     report(sources.iter().flat_map(|source| {
         let component = component_of(&source.file);
-        let below = may_import()
-            .into_iter()
-            .find(|(name, _)| *name == component)
-            .map(|(_, below)| below);
-        let imported: BTreeSet<_> = imports(source, &files)
-            .iter()
-            .map(|file| component_of(file))
-            .collect();
+        let below =
+            may_import().into_iter().find(|(name, _)| *name == component).map(|(_, below)| below);
+        let imported: BTreeSet<_> =
+            imports(source, &files).iter().map(|file| component_of(file)).collect();
         let wrong = imported.into_iter().filter(|other| {
-            *other != component
-                && below
-                    .as_ref()
-                    .is_none_or(|below| !below.contains(&&**other))
+            *other != component && below.as_ref().is_none_or(|below| !below.contains(&&**other))
         });
         let wrong: Vec<_> = wrong
             .filter(|_| !["lib", "main"].contains(&&*component))
-            .map(|other| {
-                format!(
-                    "src/{}: `{component}` must not import `{other}`",
-                    source.file
-                )
-            })
+            .map(|other| format!("src/{}: `{component}` must not import `{other}`", source.file))
             .collect();
         wrong
     }));
@@ -267,10 +246,8 @@ fn the_import_table_has_no_cycle_and_nothing_unused() {
 fn files_do_not_import_each_other_in_a_cycle() {
     let sources = sources();
     let files = names(&sources);
-    let edges: BTreeMap<_, _> = sources
-        .iter()
-        .map(|source| (source.file.clone(), imports(source, &files)))
-        .collect();
+    let edges: BTreeMap<_, _> =
+        sources.iter().map(|source| (source.file.clone(), imports(source, &files))).collect();
     let reachable = |start: &String| {
         let mut reached = BTreeSet::new();
         let mut next: Vec<&String> = edges[start].iter().collect();
@@ -283,9 +260,7 @@ fn files_do_not_import_each_other_in_a_cycle() {
     };
     let reached: BTreeMap<_, _> = edges.keys().map(|file| (file, reachable(file))).collect();
     report(edges.iter().flat_map(|(file, imported)| {
-        let back = imported
-            .iter()
-            .filter(|other| reached[*other].contains(file));
+        let back = imported.iter().filter(|other| reached[*other].contains(file));
         let back: Vec<_> = back
             .map(|other| format!("src/{file}: imports {other}, which leads back to it"))
             .collect();
@@ -326,10 +301,7 @@ fn grpc_services_implement_generated_traits() {
             served.extend(name.take(1).map(str::to_owned));
         }
     }
-    assert_eq!(
-        served,
-        ["Health", "RateLimitService"].map(str::to_owned).into()
-    );
+    assert_eq!(served, ["Health", "RateLimitService"].map(str::to_owned).into());
     report(served.iter().filter_map(|service| {
         let is_implemented = sources.iter().any(|source| {
             let mut lines = source.code.lines();
@@ -379,11 +351,7 @@ fn files_and_functions_are_short() {
     for source in sources() {
         add(source.file.clone(), source.lines.len(), FILE_LINES_MAX);
         for (function, lines) in functions(&source.lines) {
-            add(
-                format!("{}: {function}", source.file),
-                lines,
-                FUNCTION_LINES_MAX,
-            );
+            add(format!("{}: {function}", source.file), lines, FUNCTION_LINES_MAX);
         }
     }
     let unneeded = LONGER.iter().filter(|(known, _)| !needed.contains(known));
@@ -428,9 +396,7 @@ fn lines_are_narrow() {
         let wide = lines.filter(|line| {
             line.chars().count() > COLUMNS_MAX && !line.contains('"') && !line.ends_with('\\')
         });
-        let wide: Vec<_> = wide
-            .map(|line| format!("src/{}: {line}", source.file))
-            .collect();
+        let wide: Vec<_> = wide.map(|line| format!("src/{}: {line}", source.file)).collect();
         wide
     }));
 }
@@ -451,12 +417,7 @@ fn may_import() -> Vec<(&'static str, Vec<&'static str>)> {
 /// Fails with all violations.
 fn report(violations: impl IntoIterator<Item = String>) {
     let violations: Vec<String> = violations.into_iter().collect();
-    assert!(
-        violations.is_empty(),
-        "{} violations:\n{}",
-        violations.len(),
-        violations.join("\n")
-    );
+    assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
 }
 
 /// Every file below `src` except those of unit tests.
@@ -464,24 +425,14 @@ fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut paths = Vec::new();
     collect(&root, &mut paths);
-    assert!(
-        paths.len() > 40,
-        "only {} files in {}",
-        paths.len(),
-        root.display()
-    );
+    assert!(paths.len() > 40, "only {} files in {}", paths.len(), root.display());
     let source = |path: PathBuf| {
-        let file = path
-            .strip_prefix(&root)
-            .expect("a path below src")
-            .to_string_lossy()
-            .into_owned();
+        let file =
+            path.strip_prefix(&root).expect("a path below src").to_string_lossy().into_owned();
         let text = fs::read_to_string(&path).expect("a source file");
         let lines = without_tests(&text);
-        let code: Vec<&str> = lines
-            .iter()
-            .map(|line| line.split("//").next().unwrap_or_default())
-            .collect();
+        let code: Vec<&str> =
+            lines.iter().map(|line| line.split("//").next().unwrap_or_default()).collect();
         Source {
             file,
             code: code.join("\n"),
@@ -515,9 +466,7 @@ fn without_tests(text: &str) -> Vec<&str> {
             continue;
         }
         let end = format!("{}}}", indent_of(line));
-        let first = lines
-            .by_ref()
-            .find(|line| !line.trim_start().starts_with("#["));
+        let first = lines.by_ref().find(|line| !line.trim_start().starts_with("#["));
         if first.is_some_and(|line| !line.ends_with([';', '}'])) {
             lines.by_ref().find(|line| *line == end);
         }
@@ -533,16 +482,8 @@ fn functions(lines: &[String]) -> Vec<(String, usize)> {
             continue;
         };
         let is_item = before.split_whitespace().all(|word| {
-            [
-                "pub",
-                "const",
-                "async",
-                "pub(crate)",
-                "pub(super)",
-                "unsafe",
-                "extern",
-            ]
-            .contains(&word)
+            ["pub", "const", "async", "pub(crate)", "pub(super)", "unsafe", "extern"]
+                .contains(&word)
         });
         let name = rest.split(['(', '<']).next().unwrap_or_default();
         if !is_item || line.ends_with(';') {
@@ -568,14 +509,11 @@ fn names(sources: &[Source]) -> BTreeSet<String> {
 /// The component of a file: the longest name of the table that its path begins with.
 fn component_of(file: &str) -> String {
     let path = file.strip_suffix(".rs").unwrap_or(file);
-    let named = may_import()
-        .into_iter()
-        .map(|(name, _)| name)
-        .filter(|name| is_or_is_below(path, name));
-    named.max_by_key(|name| name.len()).map_or_else(
-        || path.split('/').next().unwrap_or_default().to_owned(),
-        str::to_owned,
-    )
+    let named =
+        may_import().into_iter().map(|(name, _)| name).filter(|name| is_or_is_below(path, name));
+    named
+        .max_by_key(|name| name.len())
+        .map_or_else(|| path.split('/').next().unwrap_or_default().to_owned(), str::to_owned)
 }
 
 fn is_in(file: &str, places: &[&str]) -> bool {
@@ -585,24 +523,15 @@ fn is_in(file: &str, places: &[&str]) -> bool {
 
 fn is_or_is_below(path: &str, place: &str) -> bool {
     place.is_empty()
-        || path
-            .strip_prefix(place)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        || path.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The files that a file imports from, by `crate::`, `super::` and the names of its own modules.
 fn imports(source: &Source, files: &BTreeSet<String>) -> BTreeSet<String> {
-    let own: Vec<String> = source
-        .file
-        .trim_end_matches(".rs")
-        .split('/')
-        .map(str::to_owned)
-        .collect();
+    let own: Vec<String> =
+        source.file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
     let mut paths = Vec::new();
-    for (prefix, base) in [
-        ("crate::", vec![]),
-        ("super::", own[..own.len() - 1].to_vec()),
-    ] {
+    for (prefix, base) in [("crate::", vec![]), ("super::", own[..own.len() - 1].to_vec())] {
         for (at, _) in source.code.match_indices(prefix) {
             if begins_a_path(&source.code[..at]) {
                 paths_of(&source.code[at + prefix.len()..], &base, &mut paths);
@@ -623,10 +552,8 @@ fn imports(source: &Source, files: &BTreeSet<String>) -> BTreeSet<String> {
             paths.push(own.iter().cloned().chain([module.to_owned()]).collect());
         }
     }
-    let mut imported: BTreeSet<String> = paths
-        .iter()
-        .filter_map(|path| file_of(path, files))
-        .collect();
+    let mut imported: BTreeSet<String> =
+        paths.iter().filter_map(|path| file_of(path, files)).collect();
     imported.remove(&source.file);
     imported
 }
@@ -641,14 +568,8 @@ fn paths_of<'a>(rest: &'a str, base: &[String], paths: &mut Vec<Vec<String>>) ->
     let end = rest
         .find(|letter: char| !(letter.is_alphanumeric() || letter == '_' || letter == ':'))
         .unwrap_or(rest.len());
-    let names = rest[..end]
-        .split("::")
-        .filter(|name| !name.is_empty() && *name != "self");
-    let path: Vec<String> = base
-        .iter()
-        .cloned()
-        .chain(names.map(str::to_owned))
-        .collect();
+    let names = rest[..end].split("::").filter(|name| !name.is_empty() && *name != "self");
+    let path: Vec<String> = base.iter().cloned().chain(names.map(str::to_owned)).collect();
     let Some(mut list) = rest[end..]
         .strip_prefix('{')
         .filter(|_| rest[..end].is_empty() || rest[..end].ends_with("::"))

@@ -43,22 +43,13 @@ impl Client {
             .now_or_never()
             .expect("a client does not wait for the server's preface")
             .expect("the stream is open");
-        Self {
-            socket,
-            requests,
-            connection,
-            wire,
-            calls: Vec::new(),
-        }
+        Self { socket, requests, connection, wire, calls: Vec::new() }
     }
 
     /// Begins a call with a descriptor for each number.
     pub(crate) fn call(&mut self, key: &str, numbers: Range<usize>) {
         let descriptor = |number: usize| RateLimitDescriptor {
-            entries: vec![Entry {
-                key: key.into(),
-                value: format!("u{number:05}").into(),
-            }],
+            entries: vec![Entry { key: key.into(), value: format!("u{number:05}").into() }],
             ..RateLimitDescriptor::default()
         };
         let message = RateLimitRequest {
@@ -79,12 +70,9 @@ impl Client {
             .header("grpc-timeout", "20m")
             .body(())
             .expect("a request");
-        let (response, mut body) = self
-            .requests
-            .send_request(head, false)
-            .expect("fewer streams than the server allows");
-        body.send_data(frame.freeze(), true)
-            .expect("the stream is open");
+        let (response, mut body) =
+            self.requests.send_request(head, false).expect("fewer streams than the server allows");
+        body.send_data(frame.freeze(), true).expect("the stream is open");
         self.calls.push(Box::pin(code_of(response)));
     }
 
@@ -135,7 +123,5 @@ async fn code_of(response: ResponseFuture) -> Code {
     let trailers = body.trailers().await.expect("trailers");
     let status = trailers.as_ref().and_then(|all| all.get("grpc-status"));
     assert_eq!(status.map(http::HeaderValue::as_bytes), Some(&b"0"[..]));
-    RateLimitResponse::decode(&frame[5..])
-        .expect("a RateLimitResponse")
-        .overall_code()
+    RateLimitResponse::decode(&frame[5..]).expect("a RateLimitResponse").overall_code()
 }

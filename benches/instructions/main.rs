@@ -51,32 +51,18 @@ const SCENARIOS: [Scenario; 7] = [
     Scenario::new("redis-1", Store::REDIS, 1),
     Scenario::new("redis-16", Store::REDIS, 16),
     Scenario::new("redis-64", Store::REDIS, 64),
-    Scenario {
-        descriptors: 10,
-        ..Scenario::new("ten-descriptors", Store::REDIS, 64)
-    },
+    Scenario { descriptors: 10, ..Scenario::new("ten-descriptors", Store::REDIS, 64) },
     Scenario::new("over-limit", Store::REDIS, 64).over_limit(),
     Scenario::new("over-limit-cached", Store::REDIS_AND_CACHE, 64).over_limit(),
 ];
 
 impl Scenario {
     const fn new(name: &'static str, store: Store, in_flight: usize) -> Self {
-        Self {
-            name,
-            store,
-            key: "user",
-            descriptors: 1,
-            in_flight,
-            expected: Code::Ok,
-        }
+        Self { name, store, key: "user", descriptors: 1, in_flight, expected: Code::Ok }
     }
 
     const fn over_limit(self) -> Self {
-        Self {
-            key: "once",
-            expected: Code::OverLimit,
-            ..self
-        }
+        Self { key: "once", expected: Code::OverLimit, ..self }
     }
 
     /// Serves the warm-up, then the counted calls.
@@ -96,10 +82,7 @@ impl Scenario {
             serve_counted(runtime, client, redis);
         });
         assert!(codes.iter().all(|code| *code == self.expected), "{codes:?}");
-        println!(
-            "{}: {CALLS} calls, {} pipelines",
-            self.name, redis.pipelines
-        );
+        println!("{}: {CALLS} calls, {} pipelines", self.name, redis.pipelines);
         worker.abort();
     }
 
@@ -132,11 +115,7 @@ fn serve(runtime: &Runtime, client: &Client, redis: &ScriptedRedis) {
     runtime.block_on(poll_fn(|context| {
         let replied = client.socket.is_readable(context);
         let asked = redis.socket.is_readable(context);
-        if replied || asked {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
+        if replied || asked { Poll::Ready(()) } else { Poll::Pending }
     }));
 }
 
@@ -153,15 +132,10 @@ fn main() {
         .find(|scenario| arguments.iter().any(|argument| argument == scenario.name));
     let Some(scenario) = chosen else {
         // `cargo bench` starts every program with `--bench`.
-        return SCENARIOS
-            .iter()
-            .for_each(|scenario| println!("{}", scenario.name));
+        return SCENARIOS.iter().for_each(|scenario| println!("{}", scenario.name));
     };
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
+    let runtime =
+        Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     // A paused clock advances to the next timer when no task can run, unless a blocking task runs.
     let (ended, until_ended) = mpsc::channel::<()>();
     runtime.spawn_blocking(move || until_ended.recv());

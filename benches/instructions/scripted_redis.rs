@@ -36,12 +36,7 @@ impl ScriptedRedis {
                 Ok(Box::pin(tokio::net::UnixStream::from_std(there)?) as _)
             })
         }));
-        let redis = Self {
-            socket,
-            pipelines: 0,
-            counters: HashMap::new(),
-            _worker: worker,
-        };
+        let redis = Self { socket, pipelines: 0, counters: HashMap::new(), _worker: worker };
         (redis, dialer)
     }
 
@@ -122,8 +117,5 @@ fn length(unread: &mut &[u8], mark: u8) -> usize {
 }
 
 fn number(digits: &[u8]) -> i64 {
-    str::from_utf8(digits)
-        .ok()
-        .and_then(|digits| digits.parse().ok())
-        .expect("a number")
+    str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).expect("a number")
 }

@@ -57,21 +57,15 @@ pub(crate) struct Service {
 }
 
 impl Store {
-    pub(crate) const REDIS: Self = Self::Redis {
-        over_limit_cache_bytes: 0,
-    };
-    pub(crate) const REDIS_AND_CACHE: Self = Self::Redis {
-        over_limit_cache_bytes: 1 << 26,
-    };
+    pub(crate) const REDIS: Self = Self::Redis { over_limit_cache_bytes: 0 };
+    pub(crate) const REDIS_AND_CACHE: Self = Self::Redis { over_limit_cache_bytes: 1 << 26 };
 
     fn open(self, dialer: Dialer, clock: &Clock, metrics: &Metrics) -> Backend {
         match self {
             Self::Memory => {
                 Backend::Memory(Arc::new(Counters::new(MEMORY_BYTES_MAX, "store", metrics)))
             }
-            Self::Redis {
-                over_limit_cache_bytes,
-            } => {
+            Self::Redis { over_limit_cache_bytes } => {
                 let address = parse::server_address("127.0.0.1:6379").expect("an address");
                 let options = Options {
                     main: PoolOptions {
@@ -98,11 +92,7 @@ impl Service {
     pub(crate) fn new(store: Store, dialer: Dialer) -> (Self, Socket) {
         let (metrics, clock) = (Metrics::new(), Clock::starting_at(START));
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
-        let source = Source {
-            name: "bench".into(),
-            path: "bench.yaml".into(),
-            text: RULES.into(),
-        };
+        let source = Source { name: "bench".into(), path: "bench.yaml".into(), text: RULES.into() };
         let rules = Arc::new(LiveRules::default());
         rules.replace(
             config::load(&[source], &CompileOptions::new(stats.clone()))
@@ -110,10 +100,8 @@ impl Service {
                 .rules,
         );
         // As the service has them; no reader follows the feed.
-        let (settings, feed) = (
-            Settings::default(),
-            OverLimitFeed::new("bench", Values::Clear, &metrics),
-        );
+        let (settings, feed) =
+            (Settings::default(), OverLimitFeed::new("bench", Values::Clear, &metrics));
         let observers = Observers::new(stats, feed, &settings, &clock, &metrics);
         let parts = Parts {
             rules,
@@ -123,10 +111,7 @@ impl Service {
             settings,
             observers: Some(Arc::new(observers)),
         };
-        let limits = ConnectionLimits {
-            max_age: None,
-            grace: None,
-        };
+        let limits = ConnectionLimits { max_age: None, grace: None };
         let api = Api::new(
             Arc::new(Shared::new(parts, &metrics)),
             Connections::new(None, limits, &metrics),

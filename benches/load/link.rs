@@ -79,15 +79,10 @@ impl Link {
             let stream = TcpStream::connect(&self.target).await?;
             stream.set_nodelay(true)?;
             let mut builder = client::Builder::new();
-            builder
-                .enable_push(false)
-                .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+            builder.enable_push(false).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
             anyhow::Ok(builder.handshake(stream).await?)
         };
-        let opened = time::timeout(CONNECT_TIMEOUT, opening)
-            .await
-            .context("wait for it")
-            .flatten();
+        let opened = time::timeout(CONNECT_TIMEOUT, opening).await.context("wait for it").flatten();
         opened.with_context(|| format!("connect to {}", self.target))
     }
 
@@ -137,23 +132,13 @@ impl Link {
     /// Takes a connection that takes no more requests out of use, if that has not been done
     /// already.
     pub fn end(&self, generation: u64) {
-        let ended = self
-            .current
-            .borrow_mut()
-            .take_if(|current| current.generation == generation);
+        let ended = self.current.borrow_mut().take_if(|current| current.generation == generation);
         let Some(mut sender) = ended else { return };
-        let by_goaway = match sender
-            .requests
-            .poll_ready(&mut Context::from_waker(Waker::noop()))
-        {
+        let by_goaway = match sender.requests.poll_ready(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Err(error)) => error.is_go_away() && error.is_remote(),
             _ => false,
         };
-        increment(if by_goaway {
-            &self.connections.goaways
-        } else {
-            &self.connections.lost
-        });
+        increment(if by_goaway { &self.connections.goaways } else { &self.connections.lost });
         self.ended.notify_one();
     }
 
@@ -161,10 +146,7 @@ impl Link {
         let generation = self.generation.get() + 1;
         self.generation.set(generation);
         increment(&self.connections.opened);
-        self.current.replace(Some(Sender {
-            generation,
-            requests,
-        }));
+        self.current.replace(Some(Sender { generation, requests }));
         self.opened.notify_waiters();
         generation
     }

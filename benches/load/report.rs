@@ -10,13 +10,8 @@ use crate::load::run::Outcome;
 use crate::load::tally::{Second, Tally};
 
 /// The quantiles that are shown, by the name each has in JSON.
-const QUANTILES: [(&str, f64); 5] = [
-    ("p50", 0.5),
-    ("p90", 0.9),
-    ("p99", 0.99),
-    ("p99.9", 0.999),
-    ("max", 1.0),
-];
+const QUANTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
 /// More of them are no news, and make a long line.
 const LATE_SHOWN_MAX: usize = 100;
@@ -44,13 +39,7 @@ fn print_table(args: &Args, outcome: &Outcome) {
         Pick::New => "each value once".to_owned(),
     };
     let plural = if args.descriptors == 1 { "" } else { "s" };
-    line(
-        "target",
-        format!(
-            "{} on {} connections: {looped}",
-            args.target, args.connections
-        ),
-    );
+    line("target", format!("{} on {} connections: {looped}", args.target, args.connections));
     line(
         "asked for",
         format!(
@@ -61,10 +50,7 @@ fn print_table(args: &Args, outcome: &Outcome) {
         ),
     );
     let [duration, warmup] = [args.duration, args.warmup].map(|span| span.as_secs_f64());
-    line(
-        "measured",
-        format!("{duration:.1} s after {warmup:.1} s of warm-up"),
-    );
+    line("measured", format!("{duration:.1} s after {warmup:.1} s of warm-up"));
     print_account("requests", &outcome.measured);
     if !outcome.warmup.is_clean() && outcome.warmup.sent + outcome.warmup.unsent > 0 {
         print_account("  warm-up", &outcome.warmup);
@@ -135,14 +121,8 @@ fn print_account(title: &str, tally: &Tally) {
     }
     for (count, what) in [
         (tally.unsent, "more were due, but not sent in time"),
-        (
-            tally.overdue.len() as u64,
-            "of the answers came after the deadline",
-        ),
-        (
-            tally.resent,
-            "attempts were refused unprocessed, and repeated",
-        ),
+        (tally.overdue.len() as u64, "of the answers came after the deadline"),
+        (tally.resent, "attempts were refused unprocessed, and repeated"),
     ] {
         if count > 0 {
             println!("{:<12}{count} {what}", "");
@@ -218,9 +198,7 @@ fn late(outcome: &Outcome) -> Value {
 fn account(tally: &Tally) -> Value {
     let counts = |counts: &BTreeMap<String, u64>| -> Map<String, Value> {
         let pairs = counts.iter();
-        pairs
-            .map(|(name, &count)| (name.clone(), count.into()))
-            .collect()
+        pairs.map(|(name, &count)| (name.clone(), count.into())).collect()
     };
     json!({
         "sent": tally.sent,
@@ -246,9 +224,7 @@ impl Outcome {
     /// CPU time of all processes that were asked about; nothing if none were, or one of them ended.
     fn cpu_sum_us(&self) -> Option<u64> {
         let costs = self.processes.iter();
-        let sum = costs
-            .map(|(_, process)| Some(process.as_ref()?.cpu_us))
-            .sum::<Option<u64>>();
+        let sum = costs.map(|(_, process)| Some(process.as_ref()?.cpu_us)).sum::<Option<u64>>();
         sum.filter(|_| !self.processes.is_empty())
     }
 }

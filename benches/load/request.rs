@@ -84,19 +84,11 @@ impl Requests {
 
     /// The next request's body, and the number of its first descriptor's value.
     pub fn next(&mut self) -> (u32, Bytes) {
-        let numbers: Vec<u32> = (0..self.descriptors)
-            .map(|place| self.draw(place))
-            .collect();
+        let numbers: Vec<u32> = (0..self.descriptors).map(|place| self.draw(place)).collect();
         let descriptor = |(keys, number): (&Vec<String>, &u32)| {
-            let value = format!(
-                "{}{number:0digits$}",
-                self.value_prefix,
-                digits = self.digits
-            );
-            let entry = |key: &String| Entry {
-                key: key.clone().into(),
-                value: value.clone().into(),
-            };
+            let value = format!("{}{number:0digits$}", self.value_prefix, digits = self.digits);
+            let entry =
+                |key: &String| Entry { key: key.clone().into(), value: value.clone().into() };
             RateLimitDescriptor {
                 entries: keys.iter().map(entry).collect(),
                 ..RateLimitDescriptor::default()
@@ -104,13 +96,7 @@ impl Requests {
         };
         let request = RateLimitRequest {
             domain: self.domain.clone().into(),
-            descriptors: self
-                .keys
-                .iter()
-                .cycle()
-                .zip(&numbers)
-                .map(descriptor)
-                .collect(),
+            descriptors: self.keys.iter().cycle().zip(&numbers).map(descriptor).collect(),
             hits_addend: self.hits,
         };
         let length = request.encoded_len();
@@ -149,8 +135,7 @@ pub fn head(args: &Args) -> anyhow::Result<Request<()>> {
         let ms = deadline.as_millis().clamp(1, 99_999_999);
         head = head.header("grpc-timeout", format!("{ms}m"));
     }
-    head.body(())
-        .with_context(|| format!("read {:?} as an address", args.target))
+    head.body(()).with_context(|| format!("read {:?} as an address", args.target))
 }
 
 /// Reads an answer to the end.
@@ -183,12 +168,10 @@ pub async fn read_answer(
 fn failure(headers: &HeaderMap) -> Option<Fate> {
     let code = tonic::Code::from_bytes(headers.get(GRPC_STATUS)?.as_bytes());
     let name = || {
-        let name = format!("{code:?}")
-            .chars()
-            .fold(String::new(), |name, letter| {
-                let is_next_word = letter.is_uppercase() && !name.is_empty();
-                name + if is_next_word { "_" } else { "" } + &letter.to_uppercase().to_string()
-            });
+        let name = format!("{code:?}").chars().fold(String::new(), |name, letter| {
+            let is_next_word = letter.is_uppercase() && !name.is_empty();
+            name + if is_next_word { "_" } else { "" } + &letter.to_uppercase().to_string()
+        });
         Fate::Error(name)
     };
     (code != tonic::Code::Ok).then(name)

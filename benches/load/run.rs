@@ -64,9 +64,7 @@ const GRACE: Duration = Duration::from_millis(200);
 impl Outcome {
     pub fn is_clean(&self) -> bool {
         self.measured.is_clean()
-            && self
-                .limit_check
-                .is_none_or(|[_, over, under]| over + under == 0)
+            && self.limit_check.is_none_or(|[_, over, under]| over + under == 0)
     }
 }
 
@@ -94,10 +92,8 @@ pub async fn run(args: &Args) -> anyhow::Result<Outcome> {
     let pids: Vec<String> = args.pids.iter().map(ToString::to_string).collect();
     time::sleep_until(run.schedule.measured_from.into()).await;
     let own_before = Process::read("self")?.cpu_us;
-    let before: Vec<Process> = pids
-        .iter()
-        .map(|pid| Process::read(pid))
-        .collect::<Result<_, _>>()?;
+    let before: Vec<Process> =
+        pids.iter().map(|pid| Process::read(pid)).collect::<Result<_, _>>()?;
     time::sleep_until(run.schedule.ends_at.into()).await;
     let own_cpu_us = Process::read("self")?.cpu_us - own_before;
     let cost = |(pid, before): (&String, Process)| {
@@ -126,10 +122,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Outcome> {
     measured.unsent += run.schedule.untaken();
     for tally in [&warmup, &measured] {
         let (sent, accounted) = (tally.sent, tally.accounted());
-        ensure!(
-            sent == accounted,
-            "lost track: {sent} requests sent, {accounted} accounted for"
-        );
+        ensure!(sent == accounted, "lost track: {sent} requests sent, {accounted} accounted for");
     }
     Ok(Outcome {
         warmup,
@@ -150,9 +143,8 @@ impl Run {
         let requests = RefCell::new(Requests::new(args));
         let schedule = Schedule::begin(args);
         let timeline = args.timeline.then(|| Timeline::new(schedule.origin));
-        let limit_check = args
-            .check_limit
-            .map(|limit| LimitCheck::new(limit, args.hits.unwrap_or(1).into()));
+        let limit_check =
+            args.check_limit.map(|limit| LimitCheck::new(limit, args.hits.unwrap_or(1).into()));
         Ok(Self {
             head,
             requests,
@@ -191,11 +183,7 @@ impl Run {
                 }
             };
             let ended_at = now();
-            let times = Times {
-                due: due_at,
-                sent: sent_at,
-                ended: ended_at,
-            };
+            let times = Times { due: due_at, sent: sent_at, ended: ended_at };
             if let Some(check) = &self.limit_check {
                 check.borrow_mut().record(value, &fate);
             }
@@ -230,10 +218,7 @@ impl Run {
         attempts: &Cell<u64>,
     ) -> Fate {
         loop {
-            if poll_fn(|context| sender.requests.poll_ready(context))
-                .await
-                .is_err()
-            {
+            if poll_fn(|context| sender.requests.poll_ready(context)).await.is_err() {
                 link.end(sender.generation);
                 *sender = link.sender().await;
                 continue;

@@ -84,12 +84,7 @@ impl Schedule {
             Open { pace, due, taken }
         });
         let measured_from = origin + args.warmup;
-        Self {
-            origin,
-            measured_from,
-            ends_at: measured_from + args.duration,
-            open,
-        }
+        Self { origin, measured_from, ends_at: measured_from + args.duration, open }
     }
 
     /// When the next request is due, once it is; nothing when the run is over.

@@ -102,16 +102,14 @@ impl Tally {
 
     pub fn record(&mut self, fate: Fate, times: Times) {
         if let Fate::Ok | Fate::OverLimit | Fate::Error(_) = fate {
-            self.latency
-                .saturating_record(nanos(times.ended - times.due));
+            self.latency.saturating_record(nanos(times.ended - times.due));
             let took = times.ended - times.sent;
             if self.deadline.is_some_and(|deadline| took > deadline) {
                 self.overdue.push(times.sent..times.ended);
             }
         }
         if !matches!(fate, Fate::Unsent) {
-            self.lateness
-                .saturating_record(nanos(times.sent - times.due));
+            self.lateness.saturating_record(nanos(times.sent - times.due));
         }
         match fate {
             Fate::Ok => self.ok += 1,
@@ -146,12 +144,7 @@ impl Tally {
 
 impl Timeline {
     pub fn new(origin: Instant) -> Self {
-        Self {
-            origin,
-            took: histogram(),
-            current: Second::default(),
-            over: Vec::new(),
-        }
+        Self { origin, took: histogram(), current: Second::default(), over: Vec::new() }
     }
 
     pub fn record(&mut self, fate: &Fate, times: Times) {
@@ -177,11 +170,7 @@ impl Timeline {
 impl LimitCheck {
     pub fn new(limit: u64, hits: u64) -> Self {
         let values = BTreeMap::new();
-        Self {
-            limit,
-            hits,
-            values,
-        }
+        Self { limit, hits, values }
     }
 
     pub fn record(&mut self, value: u32, fate: &Fate) {

@@ -16,11 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     // The endpoint marks bytes that are not UTF-8 by a character that YAML forbids, too.
     let text = String::from_utf8_lossy(bytes).replace('\u{fffd}', "\u{ffff}");
-    let source = Source {
-        name: "a.yaml".into(),
-        path: "a.yaml".into(),
-        text: text.into(),
-    };
+    let source = Source { name: "a.yaml".into(), path: "a.yaml".into(), text: text.into() };
     let options = CompileOptions::new(StatsTable::new(100, &Metrics::new()));
     match config::load(&[source], &options) {
         Ok(loaded) => assert!(loaded.warnings.len() <= 100),

@@ -7,9 +7,9 @@
 use std::num::NonZeroU32;
 
 use libfuzzer_sys::fuzz_target;
+use tollgate::base::time::{Span, Time};
 use tollgate::limit::Share;
 use tollgate::store::redis::fallback::peers::Peers;
-use tollgate::base::time::{Span, Time};
 
 const START: Time = Time::from_micros(1_700_000_000_000_000);
 const OWN: &str = "5000000000000000";

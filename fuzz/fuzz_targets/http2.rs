@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tollgate::api::Api;
 use tollgate::api::connection::{ConnectionLimits, Connections};
 use tollgate::api::socket::{Accepted, OpenGuard};
-use tollgate::http::budget::HttpMetrics;
 use tollgate::base::shutdown::Lifecycle;
+use tollgate::http::budget::HttpMetrics;
 use tollgate::telemetry::metric::{Gauge, Metrics};
 use tollgate::telemetry::traces::Traces;
 
@@ -40,14 +40,8 @@ fn worker() -> Worker {
     let open = metrics.gauge("open", "Open connections.");
     thread::spawn(move || {
         let (_http, http_incoming) = mpsc::channel(1);
-        let common = Connections::new(
-            None,
-            ConnectionLimits {
-                max_age: None,
-                grace: None,
-            },
-            &metrics,
-        );
+        let common =
+            Connections::new(None, ConnectionLimits { max_age: None, grace: None }, &metrics);
         let (limiter, _) = service::limiter(false, &metrics);
         let api = Api::new(
             limiter,
@@ -74,19 +68,10 @@ fuzz_target!(|bytes: &[u8]| {
             peer: None,
             open: OpenGuard::new(Default::default(), worker.open.clone()),
         };
-        worker
-            .connections
-            .blocking_send(accepted)
-            .expect("the worker serves");
-        let sent = if first % 2 == 0 {
-            [PREFACE, rest].concat()
-        } else {
-            bytes.to_vec()
-        };
+        worker.connections.blocking_send(accepted).expect("the worker serves");
+        let sent = if first % 2 == 0 { [PREFACE, rest].concat() } else { bytes.to_vec() };
         // It fails where the server has closed the connection meanwhile.
-        let _ = here
-            .write_all(&sent)
-            .and_then(|()| here.shutdown(Shutdown::Write));
+        let _ = here.write_all(&sent).and_then(|()| here.shutdown(Shutdown::Write));
         let mut answer = Vec::new();
         let _ = here.read_to_end(&mut answer);
     });

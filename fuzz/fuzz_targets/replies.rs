@@ -14,16 +14,16 @@ use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::runtime::{self, Runtime};
 use tokio::task::JoinSet;
+use tollgate::base::shutdown::Lifecycle;
+use tollgate::base::time::{Clock, Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
-use tollgate::base::shutdown::Lifecycle;
 use tollgate::store::redis::connect::address::Address;
 use tollgate::store::redis::connect::dialer::Dialer;
 use tollgate::store::redis::connect::parse;
 use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::base::time::{Clock, Span, Time};
 
 const START: Time = Time::from_micros(1_700_000_000_000_000);
 /// More than one batch of commands has.
@@ -39,11 +39,7 @@ struct Choice(u8);
 
 impl Choice {
     fn deployment(self) -> Deployment {
-        let address = || {
-            parse::server_address("10.0.0.1:6379")
-                .expect("an address")
-                .address
-        };
+        let address = || parse::server_address("10.0.0.1:6379").expect("an address").address;
         match self.0 & 3 {
             0 | 1 => Deployment::Single(address()),
             2 => Deployment::Cluster(vec![address()]),
@@ -80,34 +76,18 @@ fn checks(choice: Choice) -> Vec<Check> {
         (Algorithm::SlidingLog, Hits::Refund(1)),
         (Algorithm::Concurrency, Hits::Add(1)),
     ];
-    let count = if choice.takes_windows_alone() {
-        2
-    } else {
-        algorithms.len()
-    };
+    let count = if choice.takes_windows_alone() { 2 } else { algorithms.len() };
     let check = |(number, (algorithm, hits)): (usize, (Algorithm, Hits))| {
         let is_held = algorithm == Algorithm::Concurrency;
         // Every other sliding window has parts.
         let buckets = (algorithm == Algorithm::SlidingWindow && number % 2 == 0).then_some(5);
         let lease = is_held.then(|| Span::from_secs(9));
-        let terms = Terms {
-            buckets,
-            lease,
-            ..Terms::new(10, Unit::Minute, algorithm)
-        };
+        let terms = Terms { buckets, lease, ..Terms::new(10, Unit::Minute, algorithm) };
         let limit = Limit::new(&terms).expect("a limit");
         let holder = is_held.then(|| b"holder".as_slice().into());
-        Check {
-            holder,
-            ..Check::new(Key::from(&*format!("k{number}_")), limit, hits)
-        }
+        Check { holder, ..Check::new(Key::from(&*format!("k{number}_")), limit, hits) }
     };
-    algorithms
-        .into_iter()
-        .take(count)
-        .enumerate()
-        .map(check)
-        .collect()
+    algorithms.into_iter().take(count).enumerate().map(check).collect()
 }
 
 async fn serve(mut stream: DuplexStream, replies: Arc<[u8]>, choice: Choice) {
@@ -136,10 +116,7 @@ fn dialer(replies: Arc<[u8]>, choice: Choice) -> Dialer {
 async fn run(choice: Choice, replies: Arc<[u8]>) {
     let clock = Clock::starting_at(START);
     let options = Options {
-        main: PoolOptions {
-            deployment: choice.deployment(),
-            connect_timeout: Span::from_secs(1),
-        },
+        main: PoolOptions { deployment: choice.deployment(), connect_timeout: Span::from_secs(1) },
         per_second: None,
         store_timeout: Duration::from_millis(100).into(),
         required: false,

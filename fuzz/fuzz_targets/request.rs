@@ -9,10 +9,10 @@ use prost::Message as _;
 use tollgate::api::convert;
 use tollgate::api::decode::{self, QueryError};
 use tollgate::api::request_size::DESCRIPTORS_MAX;
+use tollgate::base::time::{ManualClock, Span};
 use tollgate::limiter::Limiter;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::telemetry::metric::Metrics;
-use tollgate::base::time::{ManualClock, Span};
 
 #[path = "../service.rs"]
 mod service;
@@ -32,11 +32,7 @@ fn service(all_or_nothing: bool) -> Service {
     let (limiter, clock) = service::limiter(all_or_nothing, &metrics);
     let runtime = service::runtime();
     let limiter = runtime.block_on(async { limiter.open() });
-    Service {
-        limiter,
-        clock,
-        runtime,
-    }
+    Service { limiter, clock, runtime }
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -54,12 +50,8 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(query.descriptors.len() <= DESCRIPTORS_MAX);
     SERVICES.with_borrow(|services| {
         for service in services {
-            service
-                .clock
-                .advance(Span::from_micros(bytes.len() as u64 * 1_000));
-            let answer = service
-                .runtime
-                .block_on(service.limiter.decide(query, None));
+            service.clock.advance(Span::from_micros(bytes.len() as u64 * 1_000));
+            let answer = service.runtime.block_on(service.limiter.decide(query, None));
             match answer {
                 Ok(answer) => {
                     assert_eq!(answer.statuses.len(), query.descriptors.len());

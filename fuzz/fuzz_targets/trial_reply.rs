@@ -16,6 +16,8 @@ fuzz_target!(|bytes: &[u8]| {
     for reply in [&framed[..], message] {
         let differences = differences_of(reply, descriptors.into());
         // One for each descriptor, or one for the response.
-        assert!(differences.is_none_or(|differences| differences <= usize::from(descriptors).max(1)));
+        assert!(
+            differences.is_none_or(|differences| differences <= usize::from(descriptors).max(1))
+        );
     }
 });

@@ -16,10 +16,7 @@ const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLi
 fuzz_target!(|bytes: &[u8]| {
     let options = CompileOptions::new(StatsTable::new(100, &Metrics::new()));
     // As a resource itself, and as what most resources hold.
-    let resource = Any {
-        type_url: TYPE_URL.to_owned(),
-        value: bytes.to_vec(),
-    };
+    let resource = Any { type_url: TYPE_URL.to_owned(), value: bytes.to_vec() };
     for resource in [bytes, &resource.encode_to_vec()] {
         if let Err(problems) = xds::load(resource, &options) {
             assert!((1..=100).contains(&problems.len()));

@@ -8,23 +8,13 @@ use tollgate::rules::stats::StatsTable;
 use tollgate::telemetry::metric::Metrics;
 
 fuzz_target!(|text: &str| {
-    let source = |name: &str| Source {
-        name: name.into(),
-        path: name.into(),
-        text: text.into(),
-    };
+    let source = |name: &str| Source { name: name.into(), path: name.into(), text: text.into() };
     for merge_domains in [false, true] {
         let stats = StatsTable::new(100, &Metrics::new());
-        let options = CompileOptions {
-            merge_domains,
-            ..CompileOptions::new(stats)
-        };
+        let options = CompileOptions { merge_domains, ..CompileOptions::new(stats) };
         match config::load(&[source("a.yaml"), source("b.yaml")], &options) {
             Ok(loaded) => {
-                assert_eq!(
-                    loaded.rules.dump().lines().count() >= loaded.rules.rule_count(),
-                    true
-                );
+                assert_eq!(loaded.rules.dump().lines().count() >= loaded.rules.rule_count(), true);
                 let _ = loaded.rules.example();
                 for warning in loaded.warnings {
                     assert!(!warning.to_string().is_empty());

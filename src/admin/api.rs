@@ -103,10 +103,7 @@ impl Api {
         let placed = responses.bounded(placed, full.clone());
         let unplaced = Self::unplaced().into_iter().fold(Router::new(), add);
         let unplaced = responses.counted(unplaced, full);
-        placed
-            .merge(unplaced)
-            .fallback(unknown_path)
-            .with_state(self)
+        placed.merge(unplaced).fallback(unknown_path).with_state(self)
     }
 
     fn respond(&self, answer: Answer<impl Serialize>) -> Response {
@@ -134,12 +131,7 @@ async fn act(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let request = ActionRequest {
-        action,
-        remote,
-        headers,
-        body,
-    };
+    let request = ActionRequest { action, remote, headers, body };
     api.respond(api.actions.clone().act(request).await)
 }
 
@@ -150,11 +142,7 @@ async fn follow_over_limit(State(api): State<Api>, viewer: Viewer) -> Response {
 async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     let json = |answer| report::json(&answer);
-    match api
-        .top
-        .read(&api.replica, &query, viewer.values, json)
-        .await
-    {
+    match api.top.read(&api.replica, &query, viewer.values, json).await {
         Ok(json) => answer::found(json),
         Err(rejected) => api.reject(rejected),
     }

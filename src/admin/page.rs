@@ -78,11 +78,7 @@ impl Budget {
 impl SharedPage {
     /// A page that can always be sent. `repeated` counts the responses that repeat an older page.
     pub(crate) fn reserved(repeated: Counter) -> Self {
-        Self::new(
-            Budget::Pages(Arc::new(Semaphore::new(PAGES_MAX))),
-            Turn::default(),
-            repeated,
-        )
+        Self::new(Budget::Pages(Arc::new(Semaphore::new(PAGES_MAX))), Turn::default(), repeated)
     }
 
     /// A page whose bytes are part of a budget. Of all pages with this `turn` one is rendered at a
@@ -200,11 +196,7 @@ mod tests {
         tokio::task::yield_now().await;
         drop(go);
         let pages = asking.join_all().await;
-        let later: Vec<_> = pages
-            .iter()
-            .flatten()
-            .filter(|page| &page[..] != b"first")
-            .collect();
+        let later: Vec<_> = pages.iter().flatten().filter(|page| &page[..] != b"first").collect();
         assert_eq!((pages.len(), later.len()), (9, 8));
         assert!(
             later.iter().all(|page| page.as_ptr() == later[0].as_ptr()),
@@ -217,25 +209,11 @@ mod tests {
         let (shared, full) = page();
         let mut unread = Vec::new();
         for number in 0..PAGES_MAX + 2 {
-            unread.push(
-                shared
-                    .get(move || number.to_string())
-                    .await
-                    .expect("it is rendered"),
-            );
+            unread.push(shared.get(move || number.to_string()).await.expect("it is rendered"));
         }
-        assert_eq!(
-            (unread[PAGES_MAX].clone(), full.get()),
-            (unread[PAGES_MAX - 1].clone(), 2)
-        );
+        assert_eq!((unread[PAGES_MAX].clone(), full.get()), (unread[PAGES_MAX - 1].clone(), 2));
         assert_eq!(unread.len(), 4, "they are two pages");
         unread.clear();
-        assert_eq!(
-            shared
-                .get(|| "new".to_owned())
-                .await
-                .expect("it is rendered"),
-            "new"
-        );
+        assert_eq!(shared.get(|| "new".to_owned()).await.expect("it is rendered"), "new");
     }
 }

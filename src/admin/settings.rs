@@ -62,10 +62,7 @@ impl Settings {
     pub(crate) fn tokens(&self) -> Result<TokenOptions, String> {
         let (token, file) = (self.admin_token.clone(), self.admin_token_file.clone());
         let change = TokenSource::new("ADMIN_TOKEN", token, file)?;
-        let (token, file) = (
-            self.admin_read_token.clone(),
-            self.admin_read_token_file.clone(),
-        );
+        let (token, file) = (self.admin_read_token.clone(), self.admin_read_token_file.clone());
         let read = TokenSource::new("ADMIN_READ_TOKEN", token, file)?;
         TokenOptions::new(change, read)
     }
@@ -73,11 +70,7 @@ impl Settings {
     /// What requests without a token see. The admin listener is bound to `listener`.
     pub(crate) fn values(&self, listener: SocketAddr) -> Values {
         self.admin_redact.unwrap_or({
-            if listener.ip().to_canonical().is_loopback() {
-                Values::Clear
-            } else {
-                Values::Dropped
-            }
+            if listener.ip().to_canonical().is_loopback() { Values::Clear } else { Values::Dropped }
         })
     }
 }

@@ -27,11 +27,7 @@ pub fn decide_all_or_nothing(
         counters[slot] = after;
         verdicts.push(verdict);
     }
-    if !checks
-        .iter()
-        .zip(&verdicts)
-        .any(|(check, verdict)| check.enforcing && verdict.over)
-    {
+    if !checks.iter().zip(&verdicts).any(|(check, verdict)| check.enforcing && verdict.over) {
         return verdicts;
     }
     counters.clone_from_slice(&before);
@@ -44,14 +40,8 @@ pub fn decide_all_or_nothing(
             // It stays over limit even if a neighbor's hits on the same key, now undone, caused it.
             counter.decide(&check.limit, now, check.call()).0
         } else if !verdict.over || (!charge.drops && is_over()) {
-            let (counter, look) = counter.decide(
-                &check.limit,
-                now,
-                Call {
-                    hits: Hits::Peek,
-                    ..check.call()
-                },
-            );
+            let (counter, look) =
+                counter.decide(&check.limit, now, Call { hits: Hits::Peek, ..check.call() });
             // The verdict is for the check's own hits, with which the caller may retry.
             let over = verdict.over || look.over;
             *verdict = counter.verdict(&check.limit, now, check.call(), over);

@@ -86,20 +86,12 @@ impl Decide for Bucket {
             over,
             used: self.spent.div_ceil(price),
             remaining: full.saturating_sub(self.spent) / price,
-            start_after: if is_booked {
-                self.falls_to(full, limit, now)
-            } else {
-                Span::ZERO
-            },
+            start_after: if is_booked { self.falls_to(full, limit, now) } else { Span::ZERO },
             retry_after: (over && wanted <= full)
                 .then(|| self.falls_to(charge.full - wanted, limit, now)),
             // A bucket that nothing ever fits into has no time of its own: a period is as good as
             // any.
-            reset_after: if full == 0 {
-                limit.period
-            } else {
-                self.falls_to(0, limit, now)
-            },
+            reset_after: if full == 0 { limit.period } else { self.falls_to(0, limit, now) },
             source: Source::Store,
         }
     }
@@ -113,11 +105,7 @@ impl Bucket {
         }
         let requests = limit.requests;
         // Without a rate nothing comes back, and nothing was ever spent.
-        let ticks = if requests == 0 {
-            0
-        } else {
-            (self.spent - level).div_ceil(requests)
-        };
+        let ticks = if requests == 0 { 0 } else { (self.spent - level).div_ceil(requests) };
         limit.tick.begins(self.at.saturating_add(ticks)).since(now)
     }
 }
@@ -141,17 +129,9 @@ mod tests {
             let mut bucket = Bucket::default();
             let call = Hits::Add(hits).into();
             let now = Time::from_micros(0);
-            assert_eq!(
-                bucket.decide(&limit(OverLimitHits::Count), now, call).used,
-                used
-            );
+            assert_eq!(bucket.decide(&limit(OverLimitHits::Count), now, call).used, used);
             let refund = Hits::Refund(hits).into();
-            assert_eq!(
-                bucket
-                    .decide(&limit(OverLimitHits::Count), now, refund)
-                    .used,
-                0
-            );
+            assert_eq!(bucket.decide(&limit(OverLimitHits::Count), now, refund).used, 0);
         }
     }
 

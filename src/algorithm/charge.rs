@@ -33,12 +33,7 @@ impl Charge {
             Hits::Peek => (0, false),
             Hits::Refund(_) => (-cost, false),
         };
-        Self {
-            cost,
-            drops,
-            full,
-            deepest,
-        }
+        Self { cost, drops, full, deepest }
     }
 
     /// For a counter of hits that counts up to `deepest`.
@@ -65,20 +60,13 @@ impl Charge {
     /// A refund as a grant, which admits its hits even if more than the limit was spent.
     #[must_use]
     pub fn granting(self) -> Self {
-        Self {
-            drops: self.drops || self.cost < 0,
-            ..self
-        }
+        Self { drops: self.drops || self.cost < 0, ..self }
     }
 
     /// The refund that grants hits to a counter with `spent` units.
     pub(crate) fn granted(self, spent: u64) -> Self {
         let over = i64::try_from(spent.saturating_sub(self.full)).unwrap_or(i64::MAX);
-        Self {
-            cost: self.cost.saturating_sub(over),
-            drops: false,
-            ..self
-        }
+        Self { cost: self.cost.saturating_sub(over), drops: false, ..self }
     }
 
     /// The cost of hits; 0 for a refund and a peek.
@@ -98,9 +86,6 @@ impl Charge {
 
     /// Units added and units given back; one of them is 0.
     pub fn change(self, spent: u64) -> (u64, u64) {
-        (
-            self.charged(spent).saturating_sub(spent),
-            self.cost.min(0).unsigned_abs(),
-        )
+        (self.charged(spent).saturating_sub(spent), self.cost.min(0).unsigned_abs())
     }
 }

@@ -54,11 +54,7 @@ impl Decide for Concurrency {
         let charge = Self::charge(limit, call);
         match call.hits {
             // It has its place.
-            Hits::Add(_) if self.holds(call.holder) => Charge {
-                cost: 0,
-                full: u64::MAX,
-                ..charge
-            },
+            Hits::Add(_) if self.holds(call.holder) => Charge { cost: 0, full: u64::MAX, ..charge },
             Hits::Refund(_) if !self.holds(call.holder) => Charge { cost: 0, ..charge },
             Hits::Add(_) | Hits::Refund(_) | Hits::Peek => charge,
         }
@@ -66,29 +62,17 @@ impl Decide for Concurrency {
 
     /// A number has no names that could be released: a grant is a refund of its holder.
     fn granted(&self, _: &Limit, _: Time, grant: Charge) -> Charge {
-        Charge {
-            drops: false,
-            ..grant
-        }
+        Charge { drops: false, ..grant }
     }
 
     /// A lease that ends later than one that begins now means that the clock went back, or that
     /// leases were longer: it ends as if it began now.
     fn advance(&mut self, limit: &Limit, now: Time) {
-        while let Some((_, name)) = self
-            .order
-            .first()
-            .copied()
-            .filter(|(until, _)| *until <= now)
-        {
+        while let Some((_, name)) = self.order.first().copied().filter(|(until, _)| *until <= now) {
             self.remove(name);
         }
         let latest = now.plus(limit.period);
-        while let Some((_, name)) = self
-            .order
-            .last()
-            .copied()
-            .filter(|(until, _)| *until > latest)
+        while let Some((_, name)) = self.order.last().copied().filter(|(until, _)| *until > latest)
         {
             self.insert(name, latest);
         }
@@ -124,14 +108,7 @@ impl Decide for Concurrency {
         let nth = usize::try_from(leaving)
             .ok()
             .and_then(|leaving| self.order.iter().nth(leaving.checked_sub(1)?));
-        verdict(
-            limit,
-            now,
-            over,
-            count,
-            until(nth),
-            until(self.order.last()),
-        )
+        verdict(limit, now, over, count, until(nth), until(self.order.last()))
     }
 }
 
@@ -175,10 +152,6 @@ fn verdict(limit: &Limit, now: Time, over: bool, count: u64, free_at: Time, last
     let is_nothing = limit.requests == 0;
     // At the latest; others may give back before.
     let retry_after = (over && !is_nothing).then(|| free_at.since(now));
-    let reset_after = if is_nothing && count == 0 {
-        limit.period
-    } else {
-        last.since(now)
-    };
+    let reset_after = if is_nothing && count == 0 { limit.period } else { last.since(now) };
     Verdict::of_hits(limit, count, over, retry_after, reset_after)
 }

@@ -15,9 +15,7 @@ use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit};
 /// Lua code without its comment lines: Redis keeps the whole text of a script.
 pub fn without_comments(lua: &str) -> String {
     let lines = lua.split_inclusive('\n');
-    lines
-        .filter(|line| !line.trim_start().starts_with("--"))
-        .collect()
+    lines.filter(|line| !line.trim_start().starts_with("--")).collect()
 }
 
 /// Functions that the twins share.

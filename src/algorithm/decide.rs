@@ -74,11 +74,7 @@ pub trait Decide: Default {
     fn grant(&mut self, limit: &Limit, now: Time, refund: Call<'_>) -> Verdict {
         self.advance(limit, now);
         let charge = self.charge_here(limit, refund).granting();
-        let charge = if charge.drops {
-            self.granted(limit, now, charge)
-        } else {
-            charge
-        };
+        let charge = if charge.drops { self.granted(limit, now, charge) } else { charge };
         let over = charge.is_over(self.spent(limit, now));
         self.apply(limit, now, refund, charge);
         self.verdict(limit, now, refund, over)

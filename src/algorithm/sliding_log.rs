@@ -39,10 +39,8 @@ impl Decide for SlidingLog {
     /// Calls in the future mean that the clock went back. They are kept as if they were made now,
     /// so calls are neither admitted sooner nor wait longer than one period.
     fn advance(&mut self, limit: &Limit, now: Time) {
-        while let Some(oldest) = self
-            .entries
-            .front()
-            .filter(|oldest| now.since(oldest.at) >= limit.period)
+        while let Some(oldest) =
+            self.entries.front().filter(|oldest| now.since(oldest.at) >= limit.period)
         {
             self.used -= oldest.hits;
             self.entries.pop_front();
@@ -88,16 +86,9 @@ impl Decide for SlidingLog {
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let requests = limit.requests;
         let wanted = Self::charge(limit, call).wanted();
-        let newest = self
-            .entries
-            .back()
-            .map(|newest| newest.at.plus(limit.period).since(now));
+        let newest = self.entries.back().map(|newest| newest.at.plus(limit.period).since(now));
         // For a limit of 0 any time will do: a period.
-        let never = if requests == 0 {
-            limit.period
-        } else {
-            Span::ZERO
-        };
+        let never = if requests == 0 { limit.period } else { Span::ZERO };
         let retry_after = (over && wanted <= requests)
             .then(|| self.falls_by((self.used + wanted).saturating_sub(requests), limit, now));
         Verdict::of_hits(limit, self.used, over, retry_after, newest.unwrap_or(never))
@@ -128,10 +119,7 @@ impl SlidingLog {
         let is_full = self.entries.len() >= LOG_ENTRIES_MAX as usize;
         match self.entries.back_mut() {
             Some(newest) if newest.at == at || is_full => {
-                *newest = Entry {
-                    at,
-                    hits: newest.hits + hits,
-                }
+                *newest = Entry { at, hits: newest.hits + hits }
             }
             _ => self.entries.push_back(Entry { at, hits }),
         }

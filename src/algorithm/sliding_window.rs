@@ -50,36 +50,25 @@ impl Decide for SlidingWindow {
             Some(1) => (0, u32::try_from(self.used).unwrap_or(u32::MAX)),
             Some(_) => (0, 0),
         };
-        *self = Self {
-            window,
-            used,
-            before,
-        };
+        *self = Self { window, used, before };
     }
 
     fn spent(&self, limit: &Limit, now: Time) -> u64 {
         let left = limit.period_ticks() - limit.tick.since_epoch(now) % limit.period_ticks();
-        self.used
-            .saturating_add((self.fading(limit) * left).div_ceil(limit.period_ticks()))
+        self.used.saturating_add((self.fading(limit) * left).div_ceil(limit.period_ticks()))
     }
 
     /// Hits of the window before are refunded by their weight.
     fn granted(&self, limit: &Limit, now: Time, grant: Charge) -> Charge {
         let spent = self.spent(limit, now);
-        let left_over = spent
-            .min(grant.full)
-            .saturating_sub(grant.cost.unsigned_abs());
+        let left_over = spent.min(grant.full).saturating_sub(grant.cost.unsigned_abs());
         let mut refund = spent - left_over;
         if refund > self.used {
             let period = limit.period_ticks();
             let left = period - limit.tick.since_epoch(now) % period;
             refund = self.used + u64::from(self.before) - left_over * period / left;
         }
-        Charge {
-            cost: -i64::try_from(refund).unwrap_or(i64::MAX),
-            drops: false,
-            ..grant
-        }
+        Charge { cost: -i64::try_from(refund).unwrap_or(i64::MAX), drops: false, ..grant }
     }
 
     /// A refund is taken from the present window first, then from the one before.
@@ -105,11 +94,7 @@ impl Decide for SlidingWindow {
         let requests = limit.requests;
         let spent = self.spent(limit, now);
         let wanted = Self::charge(limit, call).wanted();
-        let windows_left = if self.used > 0 {
-            2
-        } else {
-            u64::from(self.before > 0)
-        };
+        let windows_left = if self.used > 0 { 2 } else { u64::from(self.before > 0) };
         let retry_after =
             (over && wanted <= requests).then(|| self.fades_to(requests - wanted, limit, now));
         // For a limit of 0 any time will do: a period.
@@ -142,17 +127,13 @@ impl SlidingWindow {
             None => (1, self.used.min(limit.requests), level),
         };
         let period = limit.period_ticks();
-        let elapsed = (left * period)
-            .checked_div(fading)
-            .map_or(0, |left| period - left.min(period));
+        let elapsed =
+            (left * period).checked_div(fading).map_or(0, |left| period - left.min(period));
         self.until(windows, elapsed, limit, now)
     }
 
     /// The time until this many ticks of the window that is `windows` after this one have passed.
     fn until(&self, windows: u64, ticks: u64, limit: &Limit, now: Time) -> Span {
-        limit
-            .tick
-            .begins((self.window + windows) * limit.period_ticks() + ticks)
-            .since(now)
+        limit.tick.begins((self.window + windows) * limit.period_ticks() + ticks).since(now)
     }
 }

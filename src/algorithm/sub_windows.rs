@@ -50,9 +50,7 @@ impl Decide for SubWindows {
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
         // A reply of Redis may have any numbers.
-        self.counts
-            .iter()
-            .fold(0, |sum: u64, &count| sum.saturating_add(count))
+        self.counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count))
     }
 
     /// A refund is taken from the newest sub-windows.

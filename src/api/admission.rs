@@ -84,22 +84,15 @@ impl Admission {
                 call.answer();
             }
             // Replies to a trial stay as they are.
-            let response = if is_forwarded {
-                response
-            } else {
-                self.services.rename_oversized(response)
-            };
+            let response =
+                if is_forwarded { response } else { self.services.rename_oversized(response) };
             Ok(response.map(|body| ResponseBody { body, _call: call }))
         })
     }
 
     fn admit(&self, headers: &HeaderMap) -> Result<CallInFlight, &'static str> {
         let call = self.budget.begin().ok_or(STREAMS_REASON)?;
-        if call.hold(bytes_of(headers)) {
-            Ok(call)
-        } else {
-            Err(BYTES_REASON)
-        }
+        if call.hold(bytes_of(headers)) { Ok(call) } else { Err(BYTES_REASON) }
     }
 }
 
@@ -158,8 +151,5 @@ impl hyper::body::Body for ResponseBody {
 
 /// A few bytes on the wire can refer to 16 KiB of headers that were sent before.
 fn bytes_of(headers: &HeaderMap) -> usize {
-    headers
-        .iter()
-        .map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len())
-        .sum()
+    headers.iter().map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len()).sum()
 }

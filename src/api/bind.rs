@@ -29,10 +29,7 @@ pub(crate) struct SocketFile {
 /// # Errors
 /// It cannot be bound.
 pub(crate) fn tcp((host, port): (&str, u16), settings: &str) -> anyhow::Result<TcpListener> {
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-        .unwrap_or(host);
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let every = if bare.is_empty() { "::" } else { bare };
     let bound = (every, port).to_socket_addrs().and_then(|addrs| {
         // The first success, or the last error.
@@ -77,17 +74,9 @@ pub(crate) fn unix(path: &Path, setting: &str) -> anyhow::Result<(UnixListener, 
         }
     }
     let listener = UnixListener::bind(path).with_context(task)?;
-    listener
-        .set_nonblocking(true)
-        .context("make a listener nonblocking")?;
+    listener.set_nonblocking(true).context("make a listener nonblocking")?;
     let identity = identity(path).with_context(task)?;
-    Ok((
-        listener,
-        SocketFile {
-            path: path.to_owned(),
-            identity,
-        },
-    ))
+    Ok((listener, SocketFile { path: path.to_owned(), identity }))
 }
 
 impl Drop for SocketFile {
@@ -150,10 +139,7 @@ mod tests {
     fn all_addresses_are_bound_for_both_families() {
         for host in ["", "::", "[::]"] {
             let listener = tcp((host, 0), "TEST").expect("any port will do");
-            assert!(
-                !SockRef::from(&listener).only_v6().expect("it is of IPv6"),
-                "{host}"
-            );
+            assert!(!SockRef::from(&listener).only_v6().expect("it is of IPv6"), "{host}");
         }
         let listener = tcp(("::1", 0), "TEST").expect("any port will do");
         assert!(SockRef::from(&listener).only_v6().expect("it is of IPv6"));
@@ -162,15 +148,8 @@ mod tests {
     #[test]
     fn without_ipv6_all_addresses_are_those_of_ipv4() {
         let missing = io::Error::from_raw_os_error(97);
-        assert_eq!(
-            without_ipv6("::", 8_081, &missing),
-            Some(([0, 0, 0, 0], 8_081).into())
-        );
-        assert_eq!(
-            without_ipv6("::1", 8_081, &missing),
-            None,
-            "that address was requested"
-        );
+        assert_eq!(without_ipv6("::", 8_081, &missing), Some(([0, 0, 0, 0], 8_081).into()));
+        assert_eq!(without_ipv6("::1", 8_081, &missing), None, "that address was requested");
         let taken = io::Error::from_raw_os_error(98);
         assert_eq!(without_ipv6("::", 8_081, &taken), None, "another error");
     }

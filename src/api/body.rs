@@ -59,9 +59,7 @@ pub(crate) async fn read_body(
         }
         Ok(read.freeze())
     };
-    tokio::time::timeout(BODY_TIMEOUT, reading)
-        .await
-        .unwrap_or(Err(BodyError::Late))
+    tokio::time::timeout(BODY_TIMEOUT, reading).await.unwrap_or(Err(BodyError::Late))
 }
 
 /// 400 with the reason, and with an example of a valid request if there is one.

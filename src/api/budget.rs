@@ -236,11 +236,7 @@ mod tests {
                 "{next} after {greedy}"
             );
         }
-        assert!(
-            calls.len() <= STREAMS_MAX + 1_000 * STREAMS_RESERVED,
-            "{}",
-            calls.len()
-        );
+        assert!(calls.len() <= STREAMS_MAX + 1_000 * STREAMS_RESERVED, "{}", calls.len());
         drop(calls);
         assert_eq!(budget.streams.get(), 0);
     }
@@ -275,9 +271,6 @@ mod tests {
         }
         let bytes = count(&budget.bytes);
         // Each was also charged for the bytes that were rejected.
-        assert!(
-            bytes <= MESSAGE_BYTES_IN_FLIGHT_MAX + 100 * (64 << 10),
-            "{bytes}"
-        );
+        assert!(bytes <= MESSAGE_BYTES_IN_FLIGHT_MAX + 100 * (64 << 10), "{bytes}");
     }
 }

@@ -71,10 +71,7 @@ impl Files {
         // and gain little by it.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Loaded {
-            config,
-            expires_at: expires_at.unwrap_or(0),
-        })
+        Ok(Loaded { config, expires_at: expires_at.unwrap_or(0) })
     }
 
     fn all(&self) -> impl Iterator<Item = &PemFile> {
@@ -91,9 +88,7 @@ impl Files {
 /// A file is invalid.
 pub(crate) fn open(files: Files, metrics: &Metrics) -> anyhow::Result<(Tls, Reloaded)> {
     let watched = FileSet::new(files.all().map(|file| file.path.clone()).collect());
-    let first = files
-        .load()
-        .context("load the certificates of the gRPC port")?;
+    let first = files.load().context("load the certificates of the gRPC port")?;
     let loads = [
         "tollgate_tls_loads_total",
         "Loads of the gRPC port's certificates, by result; after a failed one the previous certificates serve.",

@@ -74,9 +74,7 @@ fn buffers() -> BufferSettings {
 
 /// Whether messages of a call may be compressed.
 pub(crate) fn may_be_compressed(headers: &HeaderMap) -> bool {
-    headers
-        .get(ENCODING)
-        .is_some_and(|encoding| encoding != UNCOMPRESSED)
+    headers.get(ENCODING).is_some_and(|encoding| encoding != UNCOMPRESSED)
 }
 
 /// The first message of a body that has arrived whole; `None` if it is none, or too large.

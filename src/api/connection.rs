@@ -106,10 +106,8 @@ impl Connections {
         admission: impl Fn() -> Admission,
         stopping: &CancellationToken,
     ) {
-        let mut handshakes = self
-            .tls
-            .clone()
-            .map(|tls| Handshakes::new(tls, self.handshakes_full.clone()));
+        let mut handshakes =
+            self.tls.clone().map(|tls| Handshakes::new(tls, self.handshakes_full.clone()));
         let connections = TaskTracker::new();
         let accept = async {
             while let Some(mut accepted) = incoming.recv().await {
@@ -230,10 +228,7 @@ mod tests {
     #[test]
     fn ages_are_within_a_tenth_of_the_setting() {
         let drawn = |max_age| {
-            let limits = ConnectionLimits {
-                max_age: Some(max_age),
-                grace: None,
-            };
+            let limits = ConnectionLimits { max_age: Some(max_age), grace: None };
             (0..10_000).filter_map(move |_| limits.draw_age())
         };
         let ages: Vec<_> = drawn(Span::from_secs(1_000)).collect();

@@ -50,9 +50,7 @@ const UNITS: [(Unit, WireUnit); 7] = [
 pub fn deadline_after(timeout: Span, now: Time) -> Time {
     let micros = timeout.as_micros();
     // Of a timeout of a few milliseconds half is for the store, if the rest is enough to respond.
-    let margin = (micros / 5)
-        .max(MARGIN_MIN.as_micros().min(micros / 2))
-        .max(SENDING.as_micros());
+    let margin = (micros / 5).max(MARGIN_MIN.as_micros().min(micros / 2)).max(SENDING.as_micros());
     now.plus(Span::from_micros(micros.saturating_sub(margin)))
 }
 
@@ -77,14 +75,8 @@ pub fn timeout(grpc_timeout: &str) -> Option<Span> {
 /// `decode.rs`.
 pub(crate) fn query(request: &RateLimitRequest) -> Query<'_> {
     let descriptors = request.descriptors.iter().map(|sent| Descriptor {
-        entries: sent
-            .entries
-            .iter()
-            .map(|entry| Entry::new(&entry.key, &entry.value))
-            .collect(),
-        limit: sent
-            .limit
-            .map(|limit| override_limit(limit.requests_per_unit, limit.unit)),
+        entries: sent.entries.iter().map(|entry| Entry::new(&entry.key, &entry.value)).collect(),
+        limit: sent.limit.map(|limit| override_limit(limit.requests_per_unit, limit.unit)),
         hits: hits(sent.hits_addend, request.hits_addend, sent.is_negative_hits),
         hits_addend: sent.hits_addend,
     });
@@ -117,11 +109,7 @@ pub(crate) fn hits(own: Option<u64>, of_request: u32, is_negative: bool) -> Hits
 /// The enum of an override's unit has no week, but 7 is a week in responses, and the reference
 /// accepts it.
 pub(crate) fn override_limit(requests_per_unit: u32, wire_unit: i32) -> Override {
-    Override {
-        requests_per_unit,
-        wire_unit,
-        unit: unit(wire_unit),
-    }
+    Override { requests_per_unit, wire_unit, unit: unit(wire_unit) }
 }
 
 /// `None` for a number that is no unit's.
@@ -133,9 +121,7 @@ pub(crate) fn unit(wire_unit: i32) -> Option<Unit> {
 /// The number of a unit on the wire, by its name or as a number.
 pub(crate) fn wire_unit(text: &str) -> Result<i32, String> {
     let named = WireUnit::from_str_name(text).map(i32::from);
-    named
-        .or_else(|| text.parse().ok())
-        .ok_or_else(|| format!("`{text}` is no unit"))
+    named.or_else(|| text.parse().ok()).ok_or_else(|| format!("`{text}` is no unit"))
 }
 
 /// The response of a decision.
@@ -165,11 +151,7 @@ pub fn status(error: &LimiterError) -> Status {
 }
 
 fn code(over_limit: bool) -> Code {
-    if over_limit {
-        Code::OverLimit
-    } else {
-        Code::Ok
-    }
+    if over_limit { Code::OverLimit } else { Code::Ok }
 }
 
 fn descriptor_status(status: OurStatus) -> DescriptorStatus {
@@ -177,10 +159,7 @@ fn descriptor_status(status: OurStatus) -> DescriptorStatus {
     DescriptorStatus {
         code: code(status.over_limit).into(),
         // Whole seconds: Envoy truncates fractions, and clients would retry too early.
-        duration_until_reset: status
-            .limit
-            .is_some()
-            .then_some(Duration { seconds, nanos: 0 }),
+        duration_until_reset: status.limit.is_some().then_some(Duration { seconds, nanos: 0 }),
         current_limit: status.limit.map(|(of, name)| limit(of, name)),
         limit_remaining: saturated(status.remaining),
         quota: None,
@@ -197,32 +176,16 @@ fn limit(limit: Limit, name: Box<str>) -> RateLimit {
     // not one unit.
     let of_limit = limit.unit();
     let is_of = |(unit, _): &&(Unit, WireUnit)| Some(*unit) == of_limit;
-    let unit = UNITS
-        .iter()
-        .find(is_of)
-        .map_or(WireUnit::Unknown, |(_, of_wire)| *of_wire);
-    RateLimit {
-        requests_per_unit: saturated(limit.requests),
-        unit: unit.into(),
-        name: name.into(),
-    }
+    let unit = UNITS.iter().find(is_of).map_or(WireUnit::Unknown, |(_, of_wire)| *of_wire);
+    RateLimit { requests_per_unit: saturated(limit.requests), unit: unit.into(), name: name.into() }
 }
 
 fn header((name, value): Header) -> HeaderValue {
-    HeaderValue {
-        key: name.into(),
-        value,
-        raw_value: Vec::new(),
-    }
+    HeaderValue { key: name.into(), value, raw_value: Vec::new() }
 }
 
 fn structure(metadata: &Metadata) -> Struct {
-    Struct {
-        fields: metadata
-            .iter()
-            .map(|(key, inner)| (key.clone(), value(inner)))
-            .collect(),
-    }
+    Struct { fields: metadata.iter().map(|(key, inner)| (key.clone(), value(inner))).collect() }
 }
 
 fn value(json: &serde_json::Value) -> Value {
@@ -232,9 +195,9 @@ fn value(json: &serde_json::Value) -> Value {
         // Protobuf has doubles only, which hold every number of JSON, if not always exactly.
         serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::MAX)),
         serde_json::Value::String(text) => Kind::StringValue(text.clone()),
-        serde_json::Value::Array(items) => Kind::ListValue(ListValue {
-            values: items.iter().map(value).collect(),
-        }),
+        serde_json::Value::Array(items) => {
+            Kind::ListValue(ListValue { values: items.iter().map(value).collect() })
+        }
         serde_json::Value::Object(map) => Kind::StructValue(structure(map)),
     };
     Value { kind: Some(kind) }

@@ -159,10 +159,7 @@ fn merge_wrapped(so_far: &mut u64, message: &[u8]) -> Result<(), DecodeError> {
 }
 
 /// The lower half, as protobuf reads a number of 32 bits.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "protobuf truncates such numbers"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "protobuf truncates such numbers")]
 fn truncated(number: u64) -> u32 {
     number as u32
 }
@@ -176,11 +173,7 @@ impl<'m> Fields<'m> {
         let (number, wire_type) = decode_key(&mut self.0)?;
         let before = self.0;
         skip_field(wire_type, number, &mut self.0, DecodeContext::default())?;
-        Ok(Some(Field {
-            number,
-            wire_type,
-            encoded: &before[..before.len() - self.0.len()],
-        }))
+        Ok(Some(Field { number, wire_type, encoded: &before[..before.len() - self.0.len()] }))
     }
 }
 

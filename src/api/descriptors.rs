@@ -39,11 +39,7 @@ pub(crate) struct ConnectionBounds {
 
 impl Default for ConnectionBounds {
     fn default() -> Self {
-        Self {
-            grpc: GRPC_CONNECTIONS_MAX,
-            http: SERVICE_BOUNDS,
-            admin: ADMIN_BOUNDS,
-        }
+        Self { grpc: GRPC_CONNECTIONS_MAX, http: SERVICE_BOUNDS, admin: ADMIN_BOUNDS }
     }
 }
 
@@ -54,16 +50,11 @@ impl ConnectionBounds {
     /// It is too low.
     pub(crate) fn of_process(workers: usize) -> anyhow::Result<Self> {
         let limits = getrlimit(Resource::Nofile);
-        let raised = Rlimit {
-            current: limits.maximum,
-            ..limits
-        };
+        let raised = Rlimit { current: limits.maximum, ..limits };
         // If it fails, the current limit stays.
         let _ = setrlimit(Resource::Nofile, raised);
         let limit = getrlimit(Resource::Nofile).current;
-        let limit = limit.map_or(usize::MAX, |limit| {
-            usize::try_from(limit).unwrap_or(usize::MAX)
-        });
+        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let Some(bounds) = Self::within(limit, workers) else {
             bail!(
                 "{limit} file descriptors are too few for {workers} workers: raise the limit (ulimit -n, RLIMIT_NOFILE) to at least {}, or lower WORKERS",
@@ -84,18 +75,13 @@ impl ConnectionBounds {
 
     /// `None` if the limit is too low.
     fn within(limit: usize, workers: usize) -> Option<Self> {
-        let all = limit
-            .checked_sub(reserved(limit, workers))
-            .filter(|all| *all >= CONNECTIONS_MIN)?;
+        let all =
+            limit.checked_sub(reserved(limit, workers)).filter(|all| *all >= CONNECTIONS_MIN)?;
         let usual = Self::default();
         let http = usual.http.at_most((all / HTTP_PART / workers).max(1));
         let admin = usual.admin.at_most(all / HTTP_PART / 2);
         let others = http.connections_max * workers + 2 * admin.connections_max;
-        Some(Self {
-            grpc: usual.grpc.min(all - others),
-            http,
-            admin,
-        })
+        Some(Self { grpc: usual.grpc.min(all - others), http, admin })
     }
 }
 
@@ -117,10 +103,7 @@ mod tests {
                 };
                 let ConnectionBounds { grpc, http, admin } = bounds;
                 let all = grpc + http.connections_max * workers + 2 * admin.connections_max;
-                assert!(
-                    all + reserved(limit, workers) <= limit,
-                    "{limit}: {bounds:?}"
-                );
+                assert!(all + reserved(limit, workers) <= limit, "{limit}: {bounds:?}");
                 let least = [grpc, http.peer_connections_max, admin.peer_connections_max];
                 assert!(least.iter().all(|least| *least > 0), "{limit}: {bounds:?}");
             }

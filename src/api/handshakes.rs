@@ -71,21 +71,13 @@ impl Handshakes {
                 self.wait().await
             }
         };
-        HandshakeSlot {
-            hello: Arc::default(),
-            _permit: permit,
-        }
+        HandshakeSlot { hello: Arc::default(), _permit: permit }
     }
 
     /// Records the task that uses a slot.
     pub(crate) fn add(&mut self, hello: Weak<AtomicBool>, task: AbortHandle) {
-        self.in_progress
-            .retain(|other| other.hello.strong_count() > 0);
-        self.in_progress.push_back(Handshake {
-            hello,
-            task,
-            began: Instant::now(),
-        });
+        self.in_progress.retain(|other| other.hello.strong_count() > 0);
+        self.in_progress.push_back(Handshake { hello, task, began: Instant::now() });
     }
 
     async fn wait(&mut self) -> OwnedSemaphorePermit {
@@ -113,9 +105,7 @@ impl Handshakes {
             let (hello, due) = handshake.evictable()?;
             (due <= now).then_some((hello, index))
         });
-        let Some(closed) = evictable
-            .min()
-            .and_then(|(_, index)| self.in_progress.remove(index))
+        let Some(closed) = evictable.min().and_then(|(_, index)| self.in_progress.remove(index))
         else {
             return false;
         };

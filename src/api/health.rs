@@ -28,11 +28,7 @@ pub(crate) struct Health {
 impl Health {
     /// Reports the state of `lifecycle`.
     pub(crate) fn new(lifecycle: Lifecycle, clock: Clock, metrics: &Metrics) -> Self {
-        Self {
-            lifecycle,
-            clock,
-            checks: CallMetrics::new("Check", metrics),
-        }
+        Self { lifecycle, clock, checks: CallMetrics::new("Check", metrics) }
     }
 }
 
@@ -61,9 +57,7 @@ impl health_server::Health for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         if !is_known(&request.into_inner().service) {
-            let unknown = HealthCheckResponse {
-                status: ServingStatus::ServiceUnknown.into(),
-            };
+            let unknown = HealthCheckResponse { status: ServingStatus::ServiceUnknown.into() };
             return Ok(Response::new(Box::pin(tokio_stream::once(Ok(unknown)))));
         }
         let mut last = None;
@@ -82,12 +76,6 @@ fn is_known(service: &str) -> bool {
 }
 
 fn response(serving: bool) -> HealthCheckResponse {
-    let status = if serving {
-        ServingStatus::Serving
-    } else {
-        ServingStatus::NotServing
-    };
-    HealthCheckResponse {
-        status: status.into(),
-    }
+    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    HealthCheckResponse { status: status.into() }
 }

@@ -36,16 +36,16 @@ pub struct JsonHandler {
 impl JsonHandler {
     /// Reads and encodes a request, and charges what it takes to its call.
     async fn read(&self, body: Body, call: &CallInFlight) -> Result<Vec<u8>, Response> {
-        let body = read_body(body, MESSAGE_BYTES_MAX, |bytes| call.hold(bytes))
-            .await
-            .map_err(|error| {
+        let body = read_body(body, MESSAGE_BYTES_MAX, |bytes| call.hold(bytes)).await.map_err(
+            |error| {
                 match error {
                     BodyError::Oversized(_) => self.oversized.inc(),
                     BodyError::Late => call.count_late(),
                     BodyError::Broken | BodyError::OverBudget => {}
                 }
                 error.into_response()
-            })?;
+            },
+        )?;
         let size = RequestSize::of_json(&body).map_err(|error| {
             self.limiter.count_invalid();
             bad_request(&error.to_string(), None)
@@ -74,11 +74,7 @@ impl JsonHandler {
             }
             Err(error) => return bad_request(&error.to_string(), None),
         };
-        let status = if answer.over_limit {
-            StatusCode::TOO_MANY_REQUESTS
-        } else {
-            StatusCode::OK
-        };
+        let status = if answer.over_limit { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
         match messages::write(&convert::response(answer)) {
             Ok(body) => {
                 (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()

@@ -141,10 +141,7 @@ impl Listener {
 impl Worker {
     /// A worker that receives its connections from these channels.
     pub(crate) fn new(grpc: mpsc::Sender<Accepted>, http: mpsc::Sender<Accepted>) -> Self {
-        Self([grpc, http].map(|connections| Queue {
-            connections,
-            open: Arc::default(),
-        }))
+        Self([grpc, http].map(|connections| Queue { connections, open: Arc::default() }))
     }
 
     fn queue(&self, protocol: Protocol) -> &Queue {
@@ -185,9 +182,7 @@ impl Acceptor {
 
     /// Accepts until it is dropped, which closes the ports.
     pub(crate) async fn run(&self, listeners: Listeners) {
-        let Listeners {
-            grpc, http, errors, ..
-        } = listeners;
+        let Listeners { grpc, http, errors, .. } = listeners;
         tokio::join!(
             self.accept(grpc, Protocol::Grpc, errors.clone()),
             self.accept(http.into(), Protocol::Http, errors)

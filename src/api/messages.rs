@@ -28,10 +28,8 @@ struct Descriptors {
 impl Descriptors {
     fn new(set: &[u8]) -> anyhow::Result<Self> {
         let pool = DescriptorPool::decode(set)?;
-        let message = |name: &str| {
-            pool.get_message_by_name(name)
-                .with_context(|| format!("find {name}"))
-        };
+        let message =
+            |name: &str| pool.get_message_by_name(name).with_context(|| format!("find {name}"));
         Ok(Self {
             request: message("envoy.service.ratelimit.v3.RateLimitRequest")?,
             response: message("envoy.service.ratelimit.v3.RateLimitResponse")?,

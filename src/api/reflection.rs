@@ -21,10 +21,8 @@ pub(crate) const PATHS: [&str; 2] = [
     "/grpc.reflection.v1alpha.ServerReflection/{*method}",
 ];
 /// The services that reflection lists.
-const SERVICES: [&str; 2] = [
-    "envoy.service.ratelimit.v3.RateLimitService",
-    "grpc.health.v1.Health",
-];
+const SERVICES: [&str; 2] =
+    ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
 
 static ROUTES: LazyLock<Routes> =
     LazyLock::new(|| routes().expect("the descriptors were compiled in"));
@@ -34,9 +32,7 @@ fn routes() -> Result<Routes, Error> {
         let builder = Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-        SERVICES
-            .into_iter()
-            .fold(builder, Builder::with_service_name)
+        SERVICES.into_iter().fold(builder, Builder::with_service_name)
     };
     let (v1, v1alpha) = (builder().build_v1()?, builder().build_v1alpha()?);
     Ok(Routes::new(v1).add_service(v1alpha).prepare())

@@ -40,13 +40,7 @@ pub(crate) struct RequestBody {
 
 impl RequestBody {
     pub(crate) fn new(body: Incoming, call: Arc<CallInFlight>, compression: Compression) -> Self {
-        Self {
-            body,
-            call,
-            compression,
-            received: 0,
-            deadline: None,
-        }
+        Self { body, call, compression, received: 0, deadline: None }
     }
 
     /// Charges bytes that have arrived. `false` if there are not enough.
@@ -81,9 +75,7 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = &mut *self;
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
-            let deadline = this
-                .deadline
-                .get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
+            let deadline = this.deadline.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
             ready!(deadline.as_mut().poll(context));
             this.call.count_late();
             let late = "the request did not arrive in time (message_timeout)";
@@ -94,10 +86,8 @@ impl Body for RequestBody {
             this.deadline = None;
             this.call.arrive();
         }
-        let arrived = frame
-            .as_ref()
-            .and_then(|frame| frame.as_ref().ok()?.data_ref())
-            .map_or(0, Bytes::len);
+        let arrived =
+            frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
         Poll::Ready(if this.charge(arrived) {
             frame.map(|frame| frame.map_err(Into::into))
         } else {

@@ -128,10 +128,7 @@ mod tests {
             Err(RequestTooLarge::Descriptors)
         );
         assert_eq!(
-            counted(&format!(
-                r#"{{"descriptors":[{{"entries":[{}"#,
-                "{},".repeat(20_000)
-            )),
+            counted(&format!(r#"{{"descriptors":[{{"entries":[{}"#, "{},".repeat(20_000))),
             Err(RequestTooLarge::Entries)
         );
         assert_eq!(counted("}}{"), Ok((0, 0)));

@@ -17,16 +17,9 @@ use crate::rules::query::Query;
 use crate::telemetry::traces::{LiveSpan, Traces};
 
 /// The service of `proto/` as tonic-prost-build generates it with the codec of `codec.rs`.
-#[allow(
-    clippy::all,
-    clippy::pedantic,
-    reason = "generated: generated code has its own style"
-)]
+#[allow(clippy::all, clippy::pedantic, reason = "generated: generated code has its own style")]
 pub(crate) mod generated {
-    include!(concat!(
-        env!("OUT_DIR"),
-        "/server/envoy.service.ratelimit.v3.rs"
-    ));
+    include!(concat!(env!("OUT_DIR"), "/server/envoy.service.ratelimit.v3.rs"));
 }
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -50,11 +43,7 @@ pub struct Rls {
 impl Rls {
     /// Serves the decisions of a limiter.
     pub fn new(limiter: Limiter, metrics: RlsMetrics, traces: Traces) -> Self {
-        Self {
-            limiter,
-            metrics,
-            traces,
-        }
+        Self { limiter, metrics, traces }
     }
 
     /// The status of a message that is no query.
@@ -85,9 +74,7 @@ impl Rls {
         let mut span = self.traces.begin(SPAN, headers).map(start_attributes);
         let answer = self.limiter.decide(query, span.as_ref()).await;
         self.metrics.calls.observe(began, clock);
-        let answer = answer
-            .map(convert::response)
-            .map_err(|error| convert::status(&error));
+        let answer = answer.map(convert::response).map_err(|error| convert::status(&error));
         if let Some(span) = &mut span {
             end_attributes(span, answer.as_ref().err());
         }

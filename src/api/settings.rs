@@ -118,10 +118,7 @@ impl Settings {
             cert: file("GRPC_SERVER_TLS_CERT", &self.grpc_server_tls_cert)?,
             key: file("GRPC_SERVER_TLS_KEY", &self.grpc_server_tls_key)?,
         };
-        let files = Files {
-            identity,
-            clients: self.clients()?,
-        };
+        let files = Files { identity, clients: self.clients()? };
         files.load().map_err(|error| error.to_string())?;
         Ok(Some(files))
     }
@@ -157,8 +154,7 @@ impl Settings {
 }
 
 fn threads(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse()
-        .map_err(|error| format!("{error}; write a number of threads, at least 1"))
+    text.parse().map_err(|error| format!("{error}; write a number of threads, at least 1"))
 }
 
 #[cfg(test)]
@@ -175,10 +171,7 @@ mod tests {
 
     #[test]
     fn zero_disables_connection_ages() {
-        let ages = [
-            "--grpc-max-connection-age=0",
-            "--grpc-max-connection-age-grace=0",
-        ];
+        let ages = ["--grpc-max-connection-age=0", "--grpc-max-connection-age-grace=0"];
         let parsed = Cli::try_parse_from([&["tollgate"], &ages[..]].concat()).expect("valid flags");
         let limits = parsed.api.connection_limits();
         assert_eq!((limits.max_age, limits.grace), (None, None));

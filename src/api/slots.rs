@@ -68,17 +68,11 @@ impl Slots {
         let eviction = Arc::new(Notify::new());
         self.oldest();
         if self.silent.len() >= 2 * self.connections_max {
-            self.silent
-                .retain(|silent| silent.eviction.strong_count() > 0);
+            self.silent.retain(|silent| silent.eviction.strong_count() > 0);
         }
-        self.silent.push_back(Silent {
-            since: Instant::now(),
-            eviction: Arc::downgrade(&eviction),
-        });
-        Some(Slot {
-            eviction: Some(eviction),
-            _permit: permit,
-        })
+        self.silent
+            .push_back(Silent { since: Instant::now(), eviction: Arc::downgrade(&eviction) });
+        Some(Slot { eviction: Some(eviction), _permit: permit })
     }
 
     async fn evict(&mut self) -> Option<OwnedSemaphorePermit> {

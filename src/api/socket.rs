@@ -32,9 +32,8 @@ pub(crate) const TURN_BYTES: usize = 32 << 10;
 const READ_UNIT_BYTES: usize = TURN_BYTES / 128;
 /// A peer that does not acknowledge is closed after 30 s and nine probes (Linux's default), so 75
 /// s: conntrack tables forget an idle connection after minutes at the earliest.
-const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(30))
-    .with_interval(Duration::from_secs(5));
+const TCP_KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(5));
 
 /// An accepted connection on its way to a worker.
 #[derive(Debug)]
@@ -76,11 +75,7 @@ impl OpenGuard {
     pub fn new(of_worker: Arc<AtomicUsize>, all: Gauge) -> Self {
         of_worker.fetch_add(1, Relaxed);
         all.inc();
-        Self {
-            of_worker,
-            all,
-            slot: None,
-        }
+        Self { of_worker, all, slot: None }
     }
 
     /// Has the slot of a gRPC connection, too.
@@ -114,21 +109,13 @@ impl ConnectionStream {
         } else {
             Box::new(UnixStream::from_std(socket.into()).ok()?)
         };
-        Some(Self {
-            bytes,
-            peer,
-            unread: Vec::new(),
-            _open: open,
-        })
+        Some(Self { bytes, peer, unread: Vec::new(), _open: open })
     }
 
     /// Makes the TLS handshake; `None` if it fails. `on_hello` is called when the client has begun
     /// it.
     pub(crate) async fn encrypt(self, tls: &Tls, on_hello: impl FnOnce()) -> Option<Self> {
-        Some(Self {
-            bytes: Box::new(tls.accept(self.bytes, on_hello).await?),
-            ..self
-        })
+        Some(Self { bytes: Box::new(tls.accept(self.bytes, on_hello).await?), ..self })
     }
 
     /// Reads the preface of HTTP/2, or as much as shows that it is none, which HTTP/2 then reports.
@@ -189,9 +176,7 @@ impl AsyncWrite for ConnectionStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let stream = &mut self.bytes;
-        unbudgeted(context, |context| {
-            Pin::new(&mut *stream).poll_write(context, bytes)
-        })
+        unbudgeted(context, |context| Pin::new(&mut *stream).poll_write(context, bytes))
     }
 
     fn poll_write_vectored(
@@ -200,9 +185,7 @@ impl AsyncWrite for ConnectionStream {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let stream = &mut self.bytes;
-        unbudgeted(context, |context| {
-            Pin::new(&mut *stream).poll_write_vectored(context, bytes)
-        })
+        unbudgeted(context, |context| Pin::new(&mut *stream).poll_write_vectored(context, bytes))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -231,19 +214,11 @@ mod tests {
     async fn one_turn_reads_a_bounded_number_of_bytes_and_can_write() {
         let (mut client, server) =
             std::os::unix::net::UnixStream::pair().expect("there are sockets");
-        client
-            .write_all(&vec![0; 4 * TURN_BYTES])
-            .expect("the kernel holds them");
+        client.write_all(&vec![0; 4 * TURN_BYTES]).expect("the kernel holds them");
         server.set_nonblocking(true).expect("it is a socket");
-        let open = OpenGuard::new(
-            Arc::default(),
-            Metrics::new().gauge("open", "Open connections."),
-        );
-        let accepted = Accepted {
-            socket: server.into(),
-            peer: None,
-            open,
-        };
+        let open =
+            OpenGuard::new(Arc::default(), Metrics::new().gauge("open", "Open connections."));
+        let accepted = Accepted { socket: server.into(), peer: None, open };
         let mut stream = ConnectionStream::open(accepted).expect("it is open");
         // The runtime learns here that it can be read and written.
         stream.write_all(b"hello").await.expect("it is open");

@@ -60,15 +60,9 @@ impl Tls {
         let counter = |reason| {
             let help = "Failed TLS handshakes on the gRPC port, by reason.";
             let name = "tollgate_tls_handshakes_failed_total";
-            (
-                reason,
-                metrics.counter_with(name, help, &[("reason", reason)]),
-            )
+            (reason, metrics.counter_with(name, help, &[("reason", reason)]))
         };
-        Self {
-            live,
-            failed: Arc::new(REASONS.map(counter).into()),
-        }
+        Self { live, failed: Arc::new(REASONS.map(counter).into()) }
     }
 
     /// Makes the server's part of the handshake. `on_hello` is called when the ClientHello was
@@ -107,11 +101,7 @@ fn reason_of(error: &io::Error) -> &'static str {
     let source = error.get_ref().and_then(|error| error.downcast_ref());
     let Some(error) = source else {
         // rustls reports its own errors, and so does a timeout.
-        return if error.kind() == io::ErrorKind::TimedOut {
-            "timeout"
-        } else {
-            "hung_up"
-        };
+        return if error.kind() == io::ErrorKind::TimedOut { "timeout" } else { "hung_up" };
     };
     match error {
         Error::InvalidMessage(_) => "not_tls",

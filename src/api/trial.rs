@@ -61,11 +61,7 @@ enum Progress<T> {
 
 impl TrialRls {
     pub(crate) fn new(worker: Worker, limiter: Limiter, metrics: RlsMetrics) -> Self {
-        Self {
-            worker,
-            limiter,
-            metrics,
-        }
+        Self { worker, limiter, metrics }
     }
 
     /// Serves one call.
@@ -207,13 +203,9 @@ impl TrialRls {
     ) {
         let message = decoded.message.clone();
         let reply = async { reply.await.decode() };
-        self.worker.compare_later(
-            decoded.domain.clone(),
-            bytes,
-            decision,
-            reply,
-            move |view| described(&message, view),
-        );
+        self.worker.compare_later(decoded.domain.clone(), bytes, decision, reply, move |view| {
+            described(&message, view)
+        });
     }
 }
 
@@ -239,10 +231,7 @@ async fn beside<T, O>(mut first: Boxed<T>, mut other: Boxed<O>) -> (T, Progress<
         output
     })
     .await;
-    (
-        output,
-        done.map_or(Progress::Pending(other), Progress::Done),
-    )
+    (output, done.map_or(Progress::Pending(other), Progress::Done))
 }
 
 /// Reads a reply of the upstream as it was received, and compares it with a request of this many

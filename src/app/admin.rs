@@ -54,11 +54,8 @@ pub(super) fn build(
     let responses = ResponseBudget::new(metrics);
     let top = Top::new(keys.clone(), rules.live.clone(), responses.clone());
     let top = Arc::new(top);
-    let (live, modes, backend) = (
-        rules.live.clone(),
-        core.settings.limiter.modes(),
-        core.backend.clone(),
-    );
+    let (live, modes, backend) =
+        (rules.live.clone(), core.settings.limiter.modes(), core.backend.clone());
     let counters = Counters::new(live, modes, backend, core.clock.clone());
     let counters = Arc::new(counters);
     let pages = Pages::new(&responses, metrics);
@@ -121,12 +118,8 @@ fn serve(
 ) -> impl Future<Output = ()> + Send + use<> {
     let settings = &core.settings;
     let callers = Callers::new(&settings.admin.admin_hosts, &core.metrics);
-    let metrics_page = admin
-        .clone()
-        .metrics_router(&settings.telemetry.prometheus_path);
-    let metrics_page = port
-        .prometheus
-        .map(|listener| (listener, callers.guard(metrics_page)));
+    let metrics_page = admin.clone().metrics_router(&settings.telemetry.prometheus_path);
+    let metrics_page = port.prometheus.map(|listener| (listener, callers.guard(metrics_page)));
     let pages = callers.guard(admin.router(api).merge(console));
     let mut routes = vec![(port.listener, pages)];
     routes.extend(metrics_page);
@@ -153,13 +146,9 @@ mod tests {
             .chain(console.map(|(path, _)| path.to_owned()))
             .collect();
         let page = include_str!("../../SECURITY.md");
-        let (_, table) = page
-            .split_once("\n## Paths of port 6070\n")
-            .expect("it has this section");
+        let (_, table) = page.split_once("\n## Paths of port 6070\n").expect("it has this section");
         let table = table.split("\n## ").next().unwrap_or_default();
-        let firsts = table
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+        let firsts = table.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
         let rows: BTreeSet<String> = firsts
             .flat_map(|first| first.split(['`', ',', ' ']))
             .filter(|path| path.starts_with('/'))

@@ -68,20 +68,14 @@ impl Summary {
     /// A command for a first request.
     fn curl(&self) -> Option<String> {
         let Example { domain, entries } = self.example.as_ref()?;
-        let entries: Vec<_> = entries
-            .iter()
-            .map(|(key, value)| json!({"key": key, "value": value}))
-            .collect();
+        let entries: Vec<_> =
+            entries.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
         let body = format!(
             r#"{{"domain":{},"descriptors":[{{"entries":{}}}]}}"#,
             json!(domain),
             json!(entries)
         );
-        Some(format!(
-            "curl -d '{}' {}/json",
-            body.replace('\'', r"'\''"),
-            url(self.http)
-        ))
+        Some(format!("curl -d '{}' {}/json", body.replace('\'', r"'\''"), url(self.http)))
     }
 }
 

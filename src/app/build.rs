@@ -73,11 +73,7 @@ impl App {
             errors: ports.errors,
             metrics: http_metrics.clone(),
         };
-        let shown = Shown {
-            rules: &rules,
-            trial: trial.as_ref(),
-            values: view.values,
-        };
+        let shown = Shown { rules: &rules, trial: trial.as_ref(), values: view.values };
         let observers = admin::build(&core, port, resolved.admin_tokens, &shown, &mut background);
         let tls = tls(resolved.grpc_tls, &core, &mut background)?;
         let traces = traces(resolved.traces, &core, &mut background);
@@ -180,9 +176,7 @@ fn summary(
         http: listeners.http_addr().context("read the HTTP address")?,
         admin: ports.admin.local_addr().context("read the admin address")?,
         trial: core.settings.trial.upstream(),
-        prometheus: prometheus
-            .transpose()
-            .context("read the Prometheus address")?,
+        prometheus: prometheus.transpose().context("read the Prometheus address")?,
         rules_from: rules.origin.clone(),
         rules: rules.initial,
         example: rules.live.load().as_ref().and_then(|rules| rules.example()),
@@ -197,19 +191,12 @@ fn in_use(error: anyhow::Error, core: &Core) -> anyhow::Error {
     if cause != Some(io::ErrorKind::AddrInUse) {
         return error;
     }
-    anyhow!(
-        "{error:#}; {}",
-        port_holder::advice(core.settings.admin.address())
-    )
+    anyhow!("{error:#}; {}", port_holder::advice(core.settings.admin.address()))
 }
 
 /// Binds `host:port`, or `:port` for all addresses.
 fn bind_prometheus(addr: &str) -> anyhow::Result<TcpListener> {
-    let (host, port) = addr
-        .rsplit_once(':')
-        .context("PROMETHEUS_ADDR is not HOST:PORT")?;
-    let port = port
-        .parse()
-        .with_context(|| format!("PROMETHEUS_ADDR: {port} is not a port"))?;
+    let (host, port) = addr.rsplit_once(':').context("PROMETHEUS_ADDR is not HOST:PORT")?;
+    let port = port.parse().with_context(|| format!("PROMETHEUS_ADDR: {port} is not a port"))?;
     bind::tcp((host, port), "PROMETHEUS_ADDR")
 }

@@ -59,14 +59,7 @@ impl Core {
         let watch = StoreWatch::new(clock.clone(), &metrics);
         let finish = |backend: Backend| async move { backend.finish().await };
         background.finish(Some(backend.clone()), Ok, finish);
-        Self {
-            settings,
-            clock,
-            lifecycle,
-            metrics,
-            backend,
-            watch,
-        }
+        Self { settings, clock, lifecycle, metrics, backend, watch }
     }
 
     /// Adds the work of the store, which depends on the periods of the rules in force.
@@ -85,13 +78,7 @@ impl Core {
         let store = self.backend.clone();
         background.thread(
             "store",
-            store.maintain(
-                clock,
-                lifecycle,
-                self.watch.clone(),
-                has_long_periods,
-                scripted,
-            ),
+            store.maintain(clock, lifecycle, self.watch.clone(), has_long_periods, scripted),
         );
     }
 }

@@ -56,10 +56,9 @@ impl Rules {
         let findings = publisher.findings().clone();
         let source = RuleSource::open(origin, publisher, clock.clone(), metrics);
         let initial = match (&*live.load(), &source) {
-            (Some(rules), _) => InitialRules::Loaded {
-                limits: rules.rule_count(),
-                domains: rules.domain_count(),
-            },
+            (Some(rules), _) => {
+                InitialRules::Loaded { limits: rules.rule_count(), domains: rules.domain_count() }
+            }
             (None, RuleSource::Files(_)) => InitialRules::Rejected,
             (None, RuleSource::Xds(_)) => InitialRules::Pending,
         };
@@ -74,16 +73,7 @@ impl Rules {
             })
         });
         let history = History::new(live.clone(), stats.clone(), clock.clone(), metrics);
-        Self {
-            origin: origin_text,
-            live,
-            source,
-            files,
-            findings,
-            initial,
-            stats,
-            history,
-        }
+        Self { origin: origin_text, live, source, files, findings, initial, stats, history }
     }
 
     /// The folder of rules files.
@@ -94,10 +84,7 @@ impl Rules {
 
     /// How pages of the admin listener, which is bound to `admin`, show descriptors.
     pub(super) fn view(&self, core: &Core, admin: SocketAddr) -> DescriptorView {
-        DescriptorView {
-            values: core.settings.admin.values(admin),
-            rules: self.live.clone(),
-        }
+        DescriptorView { values: core.settings.admin.values(admin), rules: self.live.clone() }
     }
 }
 

@@ -48,10 +48,7 @@ impl App {
         let workers = core.settings.api.workers();
         let requests = self.api.start(self.listeners, workers, &core.metrics)?;
         let mut background = self.background.start()?;
-        announce(&Summary {
-            threads: runtime::thread_count(),
-            ..self.summary
-        })?;
+        announce(&Summary { threads: runtime::thread_count(), ..self.summary })?;
 
         let startup_timeout = core.settings.store.redis.startup_max();
         let mut unreachable = pin!(unreachable(&core.backend, startup_timeout));

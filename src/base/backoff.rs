@@ -21,13 +21,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) const fn new(initial: Duration, max: Duration, factor: f64, jitter: f64) -> Self {
-        Self {
-            initial,
-            max,
-            factor,
-            jitter,
-            next: initial,
-        }
+        Self { initial, max, factor, jitter, next: initial }
     }
 
     /// Pauses that double from `initial` up to `max`, less up to a quarter.
@@ -92,9 +86,7 @@ mod tests {
         for (jitter, shortest) in [(0.25, 750), (0.5, 500)] {
             let pauses = [(); 100].map(|()| shortened(1_000 * MS, jitter));
             assert!(
-                pauses
-                    .iter()
-                    .all(|pause| (shortest * MS..=1_000 * MS).contains(pause)),
+                pauses.iter().all(|pause| (shortest * MS..=1_000 * MS).contains(pause)),
                 "{pauses:?}"
             );
             assert!(pauses.iter().any(|pause| *pause != pauses[0]));

@@ -49,10 +49,7 @@ impl Environment {
     ) -> Self {
         let mut variables: Vec<_> = variables.into_iter().collect();
         variables.sort();
-        Self {
-            variables,
-            flags: flags.into_iter().collect(),
-        }
+        Self { variables, flags: flags.into_iter().collect() }
     }
 
     /// Whether a setting is set, by its flag or by a variable that is not empty.
@@ -67,9 +64,7 @@ impl Environment {
 
     /// The value of the variable of a setting, unless it is empty and has no meaning.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
-        let at = self
-            .variables
-            .binary_search_by(|(known, _)| (**known).cmp(name));
+        let at = self.variables.binary_search_by(|(known, _)| (**known).cmp(name));
         let value = &*self.variables[at.ok()?].1;
         Some(value).filter(|value| !value.is_empty() || EMPTY_IS_A_VALUE.contains(&name))
     }
@@ -99,9 +94,7 @@ pub fn without_empty_variables(command: Command) -> Command {
             argument
         }
     };
-    command
-        .mut_args(unset_if_empty)
-        .mut_subcommands(without_empty_variables)
+    command.mut_args(unset_if_empty).mut_subcommands(without_empty_variables)
 }
 
 fn variable_of(argument: &Arg) -> Option<&str> {

@@ -90,8 +90,7 @@ pub fn duration(text: &str) -> Result<Span, String> {
 /// # Errors
 /// No number from 0 to 65535.
 pub fn port(text: &str) -> Result<u16, String> {
-    text.parse()
-        .map_err(|error| format!("{error}; write a port from 0 to 65535"))
+    text.parse().map_err(|error| format!("{error}; write a port from 0 to 65535"))
 }
 
 /// A whole number of bytes.
@@ -99,8 +98,7 @@ pub fn port(text: &str) -> Result<u16, String> {
 /// # Errors
 /// No such number.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    text.parse()
-        .map_err(|error| format!("{error}; write a whole number of bytes"))
+    text.parse().map_err(|error| format!("{error}; write a whole number of bytes"))
 }
 
 #[cfg(test)]
@@ -123,10 +121,7 @@ mod tests {
     #[test]
     fn secrets_are_redacted() {
         let secret = Secret::new("s3cret");
-        assert_eq!(
-            format!("{secret:?} {:?}", Some(&secret)),
-            "<hidden> Some(<hidden>)"
-        );
+        assert_eq!(format!("{secret:?} {:?}", Some(&secret)), "<hidden> Some(<hidden>)");
         assert_eq!(secret.reveal(), "s3cret");
     }
 }

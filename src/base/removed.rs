@@ -20,16 +20,10 @@ const REMOVED: &[(&str, &str)] = &[
     ("/api/v1/replica", FLEET),
     ("/api/v1/status", FLEET),
     ("/candidate", CANDIDATE),
-    (
-        "/check",
-        "run `tollgate check` and `tollgate diff` on the files",
-    ),
+    ("/check", "run `tollgate check` and `tollgate diff` on the files"),
     ("/console/candidate", CANDIDATE),
     ("/history", VERSIONS),
-    (
-        "/openapi.json",
-        "docs/console.md lists the paths of the API",
-    ),
+    ("/openapi.json", "docs/console.md lists the paths of the API"),
     ("/rollback", VERSIONS),
     ("/simulate", "run `tollgate simulate` on the files"),
     ("ADMIN_REDACT=hash", HASHES),

@@ -100,10 +100,7 @@ impl Thread {
         let runtime = build(name).with_context(|| format!("start the runtime of thread {name}"))?;
         let (running, stopped) = oneshot::channel::<Infallible>();
         let (ended_here, ended) = oneshot::channel();
-        let guard = Guard {
-            name: name.to_owned(),
-            _ended: ended_here,
-        };
+        let guard = Guard { name: name.to_owned(), _ended: ended_here };
         let run = move || {
             let _guard = guard;
             runtime.block_on(async {
@@ -118,10 +115,7 @@ impl Thread {
             .name(name.to_owned())
             .spawn(run)
             .with_context(|| format!("start thread {name}"))?;
-        Ok(Self {
-            _running: running,
-            ended,
-        })
+        Ok(Self { _running: running, ended })
     }
 
     /// Waits until the thread has ended.
@@ -203,9 +197,6 @@ mod tests {
             std::future::pending::<()>().await;
         });
         drop(thread.expect("threads can be started"));
-        assert!(
-            tokio::time::timeout(PATIENCE, work_ended).await.is_ok(),
-            "it goes on"
-        );
+        assert!(tokio::time::timeout(PATIENCE, work_ended).await.is_ok(), "it goes on");
     }
 }

@@ -30,9 +30,7 @@ impl SampleRate {
         reason = "from 0 to 2^63, which a double holds"
     )]
     pub(crate) fn of(part: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&part).then_some(Self {
-            below: (part * ALL as f64) as u64,
-        })
+        (0.0..=1.0).contains(&part).then_some(Self { below: (part * ALL as f64) as u64 })
     }
 
     /// Parses the value of a setting.
@@ -84,10 +82,7 @@ mod tests {
         let mut second = PerSecond::default();
         let admitted: Vec<_> = (0..5).map(|_| second.admit(first, 2)).collect();
         assert_eq!(admitted, [Some(0), Some(0), None, None, None]);
-        assert_eq!(
-            [second.admit(next, 2), second.admit(next, 2)],
-            [Some(3), Some(0)]
-        );
+        assert_eq!([second.admit(next, 2), second.admit(next, 2)], [Some(3), Some(0)]);
     }
 
     #[test]
@@ -97,9 +92,7 @@ mod tests {
         assert!(never.is_never() && !never.includes(0));
         assert!(always.includes(0) && always.includes(u64::MAX));
         assert!(half.includes(u64::MAX / 2) && !half.includes(u64::MAX / 2 + 1));
-        let met = (0..10_000)
-            .filter(|_| half.includes(fastrand::u64(..)))
-            .count();
+        let met = (0..10_000).filter(|_| half.includes(fastrand::u64(..))).count();
         assert!((4_500..5_500).contains(&met), "{met} of 10,000");
         for wrong in ["-0.1", "1.1", "NaN", "half", ""] {
             assert!(SampleRate::read(wrong).is_err(), "{wrong}");

@@ -163,8 +163,7 @@ impl Lifecycle {
 
     /// Enters a later phase. An earlier one is ignored.
     pub fn enter(&self, phase: Phase) {
-        self.state
-            .send_modify(|state| state.phase = state.phase.max(phase));
+        self.state.send_modify(|state| state.phase = state.phase.max(phase));
         if phase == Phase::Stopping {
             self.stopping.cancel();
         }
@@ -196,14 +195,8 @@ mod tests {
             sleep(ANSWER).await;
             is_owed.set(false);
         };
-        tokio::join!(
-            answered,
-            nothing_owed(lifecycle.stopping(), || is_owed.get())
-        );
+        tokio::join!(answered, nothing_owed(lifecycle.stopping(), || is_owed.get()));
         let closed = began.elapsed();
-        assert!(
-            closed > ANSWER && closed < ANSWER + Duration::from_secs(1),
-            "{closed:?}"
-        );
+        assert!(closed > ANSWER && closed < ANSWER + Duration::from_secs(1), "{closed:?}");
     }
 }

@@ -212,15 +212,10 @@ impl fmt::Display for Span {
 
 impl Clock {
     /// The system's clock.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the only file that reads the system clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the only file that reads the system clock")]
     pub fn system() -> Self {
         // A clock before 1970 starts at zero; windows are then aligned to the start.
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self::starting_at(Time(Span::from(since_epoch).0))
     }
 
@@ -311,10 +306,7 @@ mod tests {
     #[test]
     fn system_clock_starts_at_the_current_time() {
         let now = Clock::system().now();
-        assert!(
-            now > Time::from_micros(1_700_000_000 * MICROS_PER_SECOND),
-            "{now:?}"
-        );
+        assert!(now > Time::from_micros(1_700_000_000 * MICROS_PER_SECOND), "{now:?}");
     }
 
     #[test]

@@ -71,30 +71,19 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     let directory = args.deciding.directory(args.rules.as_ref(), environment)?;
     let files = cases(args, &directory)?;
     let report = play(args.deciding.engine(rules), &files);
-    let report = CaseReport {
-        coverage: report.coverage.filter(|_| args.coverage),
-        ..report
-    };
+    let report = CaseReport { coverage: report.coverage.filter(|_| args.coverage), ..report };
     print(&match args.format {
         Format::Text => text::write(&report),
         Format::Json => json(&report),
         Format::Junit => junit::write(&report),
         Format::Github => github::write(&report),
     });
-    Ok(if report.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The tests to run, in files that have any.
 fn cases(args: &Args, rules: &Path) -> Result<Vec<CaseFile>, CliError> {
-    let places = if args.cases.is_empty() {
-        default_places(rules)
-    } else {
-        args.cases.clone()
-    };
+    let places = if args.cases.is_empty() { default_places(rules) } else { args.cases.clone() };
     let mut sources: Vec<Source> = Vec::new();
     for place in &places {
         let read = read_cases(place).map_err(|error| CliError::Config(format!("{error:#}")))?;
@@ -120,10 +109,7 @@ fn cases(args: &Args, rules: &Path) -> Result<Vec<CaseFile>, CliError> {
         files.retain(|file| !file.cases.is_empty());
     }
     if files.is_empty() {
-        let places: Vec<String> = places
-            .iter()
-            .map(|place| place.display().to_string())
-            .collect();
+        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         let named = args.filter.as_ref();
         let named = named.map_or_else(String::new, |text| format!(" whose name contains `{text}`"));
         return Err(CliError::Config(format!(

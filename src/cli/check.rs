@@ -82,10 +82,7 @@ fn check(input: Input, reading: &Reading, environment: &Environment) -> Result<R
                 report.limits += rules.rule_count();
                 report.domains += rules.domain_count();
                 report.add(Severity::Warning, in_file_order(loaded.warnings));
-                report.add(
-                    Severity::Warning,
-                    notes::shared_counters(rules, &input.files),
-                );
+                report.add(Severity::Warning, notes::shared_counters(rules, &input.files));
                 report.add(Severity::Note, notes::queues(rules, &input.files));
                 report.add(Severity::Note, notes::reference(rules, &input.files));
                 if environment.variable("BACKEND_TYPE") == Some("memory") {

@@ -40,9 +40,7 @@ pub(crate) fn run(args: Args, environment: &Environment) -> Result<ExitCode, Cli
         Err(error) => (Vec::new(), Some(CliError::Config(error))),
     };
     let report = EffectiveSettings {
-        settings: settings
-            .filter_map(|one| effective(one, environment))
-            .collect(),
+        settings: settings.filter_map(|one| effective(one, environment)).collect(),
         warnings,
     };
     print(&match args.format {
@@ -55,9 +53,7 @@ pub(crate) fn run(args: Args, environment: &Environment) -> Result<ExitCode, Cli
 fn effective(setting: &Arg, environment: &Environment) -> Option<EffectiveSetting> {
     let name = setting.get_env()?.to_str()?;
     let default = setting.get_default_values().first();
-    let default = default
-        .and_then(|value| value.to_str())
-        .filter(|value| !value.is_empty());
+    let default = default.and_then(|value| value.to_str()).filter(|value| !value.is_empty());
     let (value, source) = match (environment.flag(name), environment.variable(name)) {
         _ if environment.is_set(&format!("{name}_FILE")) => (None, SettingSource::File),
         (None, None) => (default, SettingSource::Default),
@@ -65,11 +61,7 @@ fn effective(setting: &Arg, environment: &Environment) -> Option<EffectiveSettin
         (value, _) => (value, SettingSource::Flag),
     };
     let shown = |value| {
-        if setting.is_hide_env_values_set() {
-            HIDDEN
-        } else {
-            value
-        }
+        if setting.is_hide_env_values_set() { HIDDEN } else { value }
     };
     Some(EffectiveSetting {
         name: name.to_owned(),
@@ -79,20 +71,10 @@ fn effective(setting: &Arg, environment: &Environment) -> Option<EffectiveSettin
 }
 
 fn text(report: &EffectiveSettings) -> String {
-    let rows = report.settings.iter().map(
-        |EffectiveSetting {
-             name,
-             value,
-             source,
-         }| {
-            let value = value.as_deref().unwrap_or_default();
-            vec![
-                name.clone(),
-                source.name().to_owned(),
-                Escaped(value).to_string(),
-            ]
-        },
-    );
+    let rows = report.settings.iter().map(|EffectiveSetting { name, value, source }| {
+        let value = value.as_deref().unwrap_or_default();
+        vec![name.clone(), source.name().to_owned(), Escaped(value).to_string()]
+    });
     let warnings = report.warnings.iter();
     let warnings = warnings.map(|warning| format!("warning: {}\n", Escaped(warning)));
     table(3, &rows.collect::<Vec<_>>()) + &warnings.collect::<String>()

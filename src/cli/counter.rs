@@ -107,10 +107,7 @@ fn get(target: &Target) -> Result<ExitCode, CliError> {
     let limit = limit.map_or_else(String::new, |limit| format!("&limit={limit}"));
     let domain = encoded(&target.domain);
     let page = format!("/api/v1/counters?domain={domain}{entries}{limit}");
-    target.print(
-        &fetch::send(&target.service.url, &page, None, &[])?,
-        counter_text,
-    )
+    target.print(&fetch::send(&target.service.url, &page, None, &[])?, counter_text)
 }
 
 /// The entries of a descriptor in a query string.
@@ -190,10 +187,7 @@ pub(crate) fn read<T: DeserializeOwned>(
 
 /// A counter, a line for each field.
 pub(crate) fn counter_text(counter: &CounterView) -> String {
-    table(
-        2,
-        &fields(counter).map(|(name, value)| vec![name.to_owned(), value]),
-    )
+    table(2, &fields(counter).map(|(name, value)| vec![name.to_owned(), value]))
 }
 
 /// A counter before and after a change.
@@ -224,10 +218,7 @@ fn fields(counter: &CounterView) -> [(&'static str, String); 12] {
         ("key", cell(counter.key.as_deref())),
         ("algorithm", cell(counter.algorithm.map(Algorithm::name))),
         ("requests", cell(limit.map(|limit| limit.requests))),
-        (
-            "period, s",
-            cell(limit.and_then(|limit| limit.period_seconds)),
-        ),
+        ("period, s", cell(limit.and_then(|limit| limit.period_seconds))),
         ("burst", cell(limit.and_then(|limit| limit.burst))),
         ("used", cell(counter.used)),
         ("leased", cell(counter.leased)),
@@ -254,11 +245,7 @@ mod tests {
             rule: Some("shop.user".to_owned()),
             key: Some("k\u{1b}".to_owned()),
             algorithm: Some(Algorithm::FixedWindow),
-            limit: Some(CounterLimit {
-                requests: 5,
-                period_seconds: Some(60),
-                burst: None,
-            }),
+            limit: Some(CounterLimit { requests: 5, period_seconds: Some(60), burst: None }),
             used: Some(used),
             leased: Some(3),
             remaining: Some(5 - used),
@@ -270,11 +257,8 @@ mod tests {
 
     #[test]
     fn a_change_is_shown_before_and_after() {
-        let text = change_text(&CounterChange {
-            before: counter(5),
-            after: Some(counter(2)),
-            note: None,
-        });
+        let text =
+            change_text(&CounterChange { before: counter(5), after: Some(counter(2)), note: None });
         let lines = [
             "rule          shop.user     shop.user",
             "key           k\\u{1b}       k\\u{1b}",

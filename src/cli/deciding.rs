@@ -39,10 +39,7 @@ impl Deciding {
 
     /// The settings of rules, with keys as in the memory store.
     fn reading_for_memory(&self) -> Reading {
-        Reading {
-            cache_key_format: KeyFormat::Safe,
-            ..self.reading.clone()
-        }
+        Reading { cache_key_format: KeyFormat::Safe, ..self.reading.clone() }
     }
 
     /// The directory that these rules are in.

@@ -45,11 +45,7 @@ pub(crate) struct Args {
 /// Rules that cannot be read or are invalid.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let rules = |name| side::rules(name, &args.reading, environment);
-    let differences = diff(
-        &rules(&args.old)?,
-        &rules(&args.new)?,
-        args.limiter.on_store_error,
-    );
+    let differences = diff(&rules(&args.old)?, &rules(&args.new)?, args.limiter.on_store_error);
     let report = Report { differences };
     print(&match args.format {
         Format::Text => text::write(&report),

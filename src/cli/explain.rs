@@ -72,11 +72,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
         [rules] => Some(PathBuf::from(rules)),
         _ => return Err(CliError::Usage("--json has domain and entries".to_owned())),
     };
-    let body = if json == "-" {
-        read_stdin()?
-    } else {
-        json.clone().into_bytes()
-    };
+    let body = if json == "-" { read_stdin()? } else { json.clone().into_bytes() };
     let request =
         messages::read(&body).map_err(|error| CliError::Usage(format!("--json: {error:#}")))?;
     let (query, _) =

@@ -177,9 +177,7 @@ async fn exchange(
 ) -> anyhow::Result<Response> {
     let (url, host) = parsed(url)?;
     let address = (host.trim_matches(['[', ']']), url.port_u16().unwrap_or(80));
-    let authority = url
-        .authority()
-        .map_or(&*host, |authority| authority.as_str());
+    let authority = url.authority().map_or(&*host, |authority| authority.as_str());
     let path = match url.path_and_query().map(PathAndQuery::as_str) {
         None | Some("/") => page,
         Some(path) => path,
@@ -188,12 +186,10 @@ async fn exchange(
         None => Request::get(path),
         Some(_) => Request::post(path).header(header::CONTENT_TYPE, "application/json"),
     };
-    let request = headers.iter().fold(request, |request, (name, value)| {
-        request.header(name, value)
-    });
-    let request = request
-        .header(header::HOST, authority)
-        .body(body.map_or_else(Body::empty, Body::from))?;
+    let request =
+        headers.iter().fold(request, |request, (name, value)| request.header(name, value));
+    let request =
+        request.header(header::HOST, authority).body(body.map_or_else(Body::empty, Body::from))?;
     let exchanged = client::exchange(address, request, PAGE_BYTES_MAX).await;
     let (status, body) = exchanged.map_err(|error| {
         let is_other = |error: &hyper::Error| error.is_parse();

@@ -7,10 +7,7 @@ use crate::settings::Settings;
 /// Every command, by what it is for.
 const GROUPS: [(&str, &str); 4] = [
     ("Serve", "serve config healthcheck"),
-    (
-        "Author rules",
-        "check explain test simulate replay diff schema",
-    ),
+    ("Author rules", "check explain test simulate replay diff schema"),
     ("Operate", "top usage counter trial"),
     ("Others", "version completions man"),
 ];
@@ -22,10 +19,7 @@ const MORE: &str =
 
 /// The command with this help.
 pub(super) fn with_help(command: Command) -> Command {
-    let groups: String = GROUPS
-        .iter()
-        .map(|group| group_text(&command, *group))
-        .collect();
+    let groups: String = GROUPS.iter().map(|group| group_text(&command, *group)).collect();
     let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{all-args}}{{after-help}}"
     );
@@ -61,10 +55,7 @@ fn shortened(command: Command) -> Command {
 /// All settings, by component.
 pub(super) fn settings() -> String {
     let settings = Settings::augment_args(Command::new("settings")).disable_help_flag(true);
-    settings
-        .help_template("{all-args}")
-        .render_long_help()
-        .to_string()
+    settings.help_template("{all-args}").render_long_help().to_string()
 }
 
 #[cfg(test)]

@@ -50,26 +50,14 @@ mod tests {
     fn only_what_the_reference_ignores_is_removed() {
         for (line, kept, removed) in [
             ("tollgate", "tollgate", None),
-            (
-                "tollgate /bin/ratelimit",
-                "/bin/ratelimit",
-                Some("/bin/ratelimit"),
-            ),
-            (
-                "/bin/tollgate /x/tollgate check",
-                "/x/tollgate check",
-                Some("/x/tollgate"),
-            ),
+            ("tollgate /bin/ratelimit", "/bin/ratelimit", Some("/bin/ratelimit")),
+            ("/bin/tollgate /x/tollgate check", "/x/tollgate check", Some("/x/tollgate")),
             (
                 "tollgate /bin/ratelimit -config f",
                 "/bin/ratelimit",
                 Some("/bin/ratelimit -config f"),
             ),
-            (
-                "/bin/ratelimit -config f",
-                "/bin/ratelimit",
-                Some("-config f"),
-            ),
+            ("/bin/ratelimit -config f", "/bin/ratelimit", Some("-config f")),
             ("ratelimit check", "ratelimit check", None),
             ("tollgate -config f", "tollgate -config f", None),
             ("tollgate explian", "tollgate explian", None),

@@ -64,9 +64,7 @@ impl Input {
             }
         }
         for path in paths {
-            input
-                .add(path, &mut rules, reading, environment)
-                .map_err(invalid)?;
+            input.add(path, &mut rules, reading, environment).map_err(invalid)?;
         }
         if !rules.is_empty() || input.sets.is_empty() {
             input.sets.push(rules);
@@ -147,10 +145,7 @@ pub(crate) fn load(
 
 /// Every problem of rules that are invalid.
 pub(crate) fn rejected(name: &str, problems: Vec<Finding>) -> CliError {
-    let problems: Vec<String> = in_file_order(problems)
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let problems: Vec<String> = in_file_order(problems).iter().map(ToString::to_string).collect();
     CliError::Config(format!(
         "{} in {name}\n\n{}",
         counted(problems.len(), "problem"),
@@ -181,11 +176,7 @@ fn is_stdin(path: &Path) -> bool {
 
 /// A path in messages.
 fn shown(path: &Path) -> String {
-    if is_stdin(path) {
-        "stdin".to_owned()
-    } else {
-        path.display().to_string()
-    }
+    if is_stdin(path) { "stdin".to_owned() } else { path.display().to_string() }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

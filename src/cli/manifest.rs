@@ -78,11 +78,9 @@ impl Manifest {
             let in_place = in_place(&file.text, location, value.text());
             let name = key.text();
             sources.push(match in_place {
-                Some(text) => Source {
-                    name: name.into(),
-                    path: file.path.clone(),
-                    text: text.into(),
-                },
+                Some(text) => {
+                    Source { name: name.into(), path: file.path.clone(), text: text.into() }
+                }
                 None => self.quoted(file, name, value.text(), location),
             });
         }
@@ -93,16 +91,8 @@ impl Manifest {
 
     fn quoted(&mut self, file: &Source, name: &str, text: &str, location: Location) -> Source {
         let path = format!("{}:{} data.{name}", file.path, location.line);
-        self.quoted.push(Quoted {
-            path: path.clone(),
-            file: file.path.to_string(),
-            location,
-        });
-        Source {
-            name: name.into(),
-            path: path.into(),
-            text: text.into(),
-        }
+        self.quoted.push(Quoted { path: path.clone(), file: file.path.to_string(), location });
+        Source { name: name.into(), path: path.into(), text: text.into() }
     }
 }
 
@@ -132,11 +122,7 @@ fn config_maps(root: &Node) -> Vec<&Node> {
         Some("ConfigMap") => vec![root],
         Some("List" | "ConfigMapList") => {
             let items = field(root, "items").and_then(Node::items);
-            items
-                .unwrap_or_default()
-                .iter()
-                .flat_map(config_maps)
-                .collect()
+            items.unwrap_or_default().iter().flat_map(config_maps).collect()
         }
         _ => Vec::new(),
     }
@@ -150,10 +136,9 @@ fn is_rules(text: &str) -> bool {
             let root = document.root.as_ref();
             root.is_some_and(|root| KEYS.iter().any(|key| field(root, key).is_some()))
         }
-        Err(_) => text
-            .lines()
-            .filter_map(|line| line.split_once(':'))
-            .any(|(key, _)| KEYS.contains(&key)),
+        Err(_) => {
+            text.lines().filter_map(|line| line.split_once(':')).any(|(key, _)| KEYS.contains(&key))
+        }
     }
 }
 
@@ -220,11 +205,7 @@ items:
 ";
 
     fn source(text: &str) -> Source {
-        Source {
-            name: "m.yaml".into(),
-            path: "m.yaml".into(),
-            text: text.into(),
-        }
+        Source { name: "m.yaml".into(), path: "m.yaml".into(), text: text.into() }
     }
 
     #[test]
@@ -234,15 +215,10 @@ items:
             let names: Vec<&str> = sources.iter().map(|source| &*source.name).collect();
             names
         });
-        assert_eq!(
-            names.collect::<Vec<_>>(),
-            [vec!["shop.yaml"], vec!["other.yaml", "quoted"]]
-        );
+        assert_eq!(names.collect::<Vec<_>>(), [vec!["shop.yaml"], vec!["other.yaml", "quoted"]]);
         let lines: Vec<&str> = BLOCKS.lines().collect();
-        for (source, first) in [
-            (&manifest.config_maps[0][0], 8),
-            (&manifest.config_maps[1][0], 24),
-        ] {
+        for (source, first) in [(&manifest.config_maps[0][0], 8), (&manifest.config_maps[1][0], 24)]
+        {
             let placed: Vec<&str> = source.text.lines().collect();
             assert!(placed[..first].iter().all(|line| line.is_empty()));
             for (number, line) in placed.iter().enumerate().skip(first) {
@@ -256,12 +232,7 @@ items:
 
     #[test]
     fn rules_files_are_no_manifests() {
-        for text in [
-            "domain: d\n",
-            "domain: d\nmetadata: {kind: ConfigMap}\n",
-            "domain: [\n",
-            "",
-        ] {
+        for text in ["domain: d\n", "domain: d\nmetadata: {kind: ConfigMap}\n", "domain: [\n", ""] {
             assert!(read(&source(text)).is_none(), "{text}");
         }
     }

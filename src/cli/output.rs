@@ -45,9 +45,7 @@ pub(crate) enum Format {
 /// Prints to stdout. A closed pipe, as of `| head`, is ignored: `println!` would panic.
 pub(crate) fn print(text: &str) {
     let mut stdout = std::io::stdout();
-    let _ = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
 /// A report for programs.

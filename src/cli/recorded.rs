@@ -60,9 +60,7 @@ pub(crate) fn play(
 }
 
 fn show_progress(reader: &Reader) {
-    let percent = reader
-        .percent()
-        .map_or_else(String::new, |percent| format!("{percent} %, "));
+    let percent = reader.percent().map_or_else(String::new, |percent| format!("{percent} %, "));
     let requests = reader.stats().requests;
     let _ = write!(io::stderr(), "\r\x1b[K{percent}{requests} requests");
 }

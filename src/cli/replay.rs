@@ -52,11 +52,8 @@ pub(crate) struct Args {
 /// # Errors
 /// Invalid rules, a file that cannot be read or has too many invalid lines.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
-    let sources = Sources {
-        rules: args.rules.as_ref(),
-        compare: &args.compare,
-        algorithms: &args.algorithm,
-    };
+    let sources =
+        Sources { rules: args.rules.as_ref(), compare: &args.compare, algorithms: &args.algorithm };
     let variants = variant::load(&sources, &args.deciding, environment)?;
     let report = replay(args, variants)?;
     print(&match args.format {

@@ -42,14 +42,9 @@ pub(crate) fn run(
     if let Some(path) = &args.rules {
         must_be_a_directory(path, subcommands)?;
     }
-    let resolved = args
-        .settings
-        .resolve(args.rules, environment)
-        .map_err(CliError::Config)?;
+    let resolved = args.settings.resolve(args.rules, environment).map_err(CliError::Config)?;
     let telemetry = &resolved.settings.telemetry;
-    let level = telemetry
-        .log_level
-        .unwrap_or_else(|| Level::default_for(&std::io::stdout()));
+    let level = telemetry.log_level.unwrap_or_else(|| Level::default_for(&std::io::stdout()));
     let log = log::start(level, telemetry.log_format).context("start the log")?;
     for warning in resolved.warnings.iter().map(String::as_str).chain(ignored) {
         tracing::warn!("{warning}");
@@ -111,13 +106,11 @@ fn must_be_a_directory(path: &Path, subcommands: &[String]) -> Result<(), CliErr
     };
     let names = subcommands.iter().map(|name| &**name);
     let problem = format!("read rules from {}: {problem}", path.display());
-    Err(
-        match path.to_str().and_then(|word| did_you_mean(word, names)) {
-            Some(name) => CliError::Usage(format!("{problem}; did you mean `tollgate {name}`?")),
-            None => CliError::Config(format!(
-                "{problem}; name a directory of rules files, or a subcommand: {}",
-                subcommands.join(", ")
-            )),
-        },
-    )
+    Err(match path.to_str().and_then(|word| did_you_mean(word, names)) {
+        Some(name) => CliError::Usage(format!("{problem}; did you mean `tollgate {name}`?")),
+        None => CliError::Config(format!(
+            "{problem}; name a directory of rules files, or a subcommand: {}",
+            subcommands.join(", ")
+        )),
+    })
 }

@@ -70,11 +70,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     let scenes = args.traffic.iter();
     let scenes = scenes.map(|&pattern| args.extent.scene(&compared, pattern, hold));
     let scenes = scenes.collect::<Result<_, _>>().map_err(CliError::Usage)?;
-    let simulation = Simulation {
-        title: compared.title,
-        notes: compared.notes,
-        scenes,
-    };
+    let simulation = Simulation { title: compared.title, notes: compared.notes, scenes };
     print(&match args.format {
         Format::Text => text::write(&simulation),
         Format::Json => json(&simulation),

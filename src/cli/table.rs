@@ -19,11 +19,7 @@ pub(crate) fn table(names: usize, rows: &[Vec<String>]) -> String {
         let mut line = String::new();
         for (at, (cell, &width)) in row.iter().zip(&widths).enumerate() {
             line += if at > 0 { "  " } else { "" };
-            line += &if at < names {
-                format!("{cell:<width$}")
-            } else {
-                format!("{cell:>width$}")
-            };
+            line += &if at < names { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
         }
         text += &format!("{}\n", line.trim_end());
     }
@@ -48,19 +44,11 @@ pub(crate) fn rounded(span: Span) -> String {
     if exact.len() <= DIGITS + 4 {
         return exact;
     }
-    let (unit, name) = UNITS
-        .into_iter()
-        .find(|(unit, _)| micros >= *unit)
-        .unwrap_or((1, "µs"));
-    let (whole, part) = (
-        micros / unit,
-        u128::from(micros % unit) * 1_000 / u128::from(unit),
-    );
+    let (unit, name) = UNITS.into_iter().find(|(unit, _)| micros >= *unit).unwrap_or((1, "µs"));
+    let (whole, part) = (micros / unit, u128::from(micros % unit) * 1_000 / u128::from(unit));
     let digits = whole.to_string().len();
-    let fraction: String = format!("{part:03}")
-        .chars()
-        .take(DIGITS.saturating_sub(digits))
-        .collect();
+    let fraction: String =
+        format!("{part:03}").chars().take(DIGITS.saturating_sub(digits)).collect();
     let point = if fraction.is_empty() { "" } else { "." };
     format!("{whole}{point}{fraction} {name}")
 }

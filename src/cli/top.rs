@@ -157,9 +157,7 @@ mod tests {
     #[test]
     fn keys_of_all_rules_are_in_one_order() {
         let key = |value: &str, hits, over_limit| KeyHits {
-            key: [["user", value], ["path", ""]]
-                .map(|entry| entry.map(str::to_owned))
-                .to_vec(),
+            key: [["user", value], ["path", ""]].map(|entry| entry.map(str::to_owned)).to_vec(),
             hits,
             over_limit,
         };
@@ -190,21 +188,15 @@ d       d.user     user=bob,path=           5           1
 
     #[test]
     fn a_long_key_is_cut_on_a_terminal() {
-        let key = KeyHits {
-            key: vec![["user".to_owned(), "u".repeat(200)]],
-            hits: 1,
-            over_limit: 0,
-        };
+        let key =
+            KeyHits { key: vec![["user".to_owned(), "u".repeat(200)]], hits: 1, over_limit: 0 };
         assert_eq!(key_text(&key, ROWS_MAX).len(), KEY_CHARS_MAX + 3);
         assert_eq!(key_text(&key, usize::MAX).len(), 205);
     }
 
     #[test]
     fn without_hits_the_view_says_so() {
-        let page = TopKeys {
-            replica: "a".to_owned(),
-            rules: Vec::new(),
-        };
+        let page = TopKeys { replica: "a".to_owned(), rules: Vec::new() };
         assert!(view(&page, &args(By::Hits), ROWS_MAX).ends_with("\n\nno hits\n"));
     }
 }

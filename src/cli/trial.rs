@@ -32,11 +32,7 @@ enum Command {
 /// The service is unreachable, or runs no trial.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let Command::Report(Service { url }) = &args.command;
-    print(&report(&fetch::get_json(
-        url,
-        PAGE,
-        &fetch::read_token(environment),
-    )?));
+    print(&report(&fetch::get_json(url, PAGE, &fetch::read_token(environment))?));
     Ok(ExitCode::SUCCESS)
 }
 

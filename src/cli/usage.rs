@@ -58,16 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 }
 
 fn text(usage: &Usage) -> String {
-    let head = [
-        "rule",
-        "limit",
-        "period",
-        "used up",
-        "used",
-        "of",
-        "remaining",
-        "%",
-    ];
+    let head = ["rule", "limit", "period", "used up", "used", "of", "remaining", "%"];
     let rows = usage.limits.iter().map(|limit| {
         let period = match (&limit.period.end, limit.period.seconds) {
             (Some(end), _) => format!("to {end}"),
@@ -82,14 +73,10 @@ fn text(usage: &Usage) -> String {
         ];
         let numbers = [limit.used, limit.limit, limit.remaining, limit.used_percent];
         let texts = texts.iter().map(|text| Escaped(text).to_string());
-        texts
-            .chain(numbers.map(|number| number.to_string()))
-            .collect()
+        texts.chain(numbers.map(|number| number.to_string())).collect()
     });
-    let rows: Vec<Vec<String>> = [head.map(str::to_owned).to_vec()]
-        .into_iter()
-        .chain(rows)
-        .collect();
+    let rows: Vec<Vec<String>> =
+        [head.map(str::to_owned).to_vec()].into_iter().chain(rows).collect();
     table(4, &rows)
 }
 
@@ -126,10 +113,7 @@ mod tests {
     #[test]
     fn limits_are_a_table() {
         let limits = vec![limit("team\u{1b}", 0, 82), limit("user", 1, 100)];
-        let usage = Usage {
-            domain: "llm".to_owned(),
-            limits,
-        };
+        let usage = Usage { domain: "llm".to_owned(), limits };
         let expected = "\
 rule      limit       period                        used up                    used   of  remaining    %
 llm.team  team\\u{1b}  to 2026-12-01T00:00:00+01:00  2026-11-30T06:26:20+01:00    82  100         18   82

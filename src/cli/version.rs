@@ -16,10 +16,6 @@ pub(crate) struct Args {
 
 /// Prints the version.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    print(&if args.json {
-        json(&BUILD)
-    } else {
-        format!("tollgate {}\n", BUILD.versions())
-    });
+    print(&if args.json { json(&BUILD) } else { format!("tollgate {}\n", BUILD.versions()) });
     ExitCode::SUCCESS
 }

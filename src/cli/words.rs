@@ -37,11 +37,7 @@ impl<'w> Words<'w> {
                 )));
             }
         };
-        Ok(Self {
-            rules,
-            domain,
-            entries,
-        })
+        Ok(Self { rules, domain, entries })
     }
 }
 
@@ -53,18 +49,8 @@ mod tests {
     fn rules_domain_and_entries_are_told_apart() {
         for (line, rules, domain, entries) in [
             ("shop user=42", None, "shop", "user=42"),
-            (
-                "config shop user=42 vip",
-                Some("config"),
-                "shop",
-                "user=42 vip",
-            ),
-            (
-                "a/b.yaml shop k= x=y=z",
-                Some("a/b.yaml"),
-                "shop",
-                "k= x=y=z",
-            ),
+            ("config shop user=42 vip", Some("config"), "shop", "user=42 vip"),
+            ("a/b.yaml shop k= x=y=z", Some("a/b.yaml"), "shop", "k= x=y=z"),
         ] {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let read = Words::read(&words).expect("they are complete");

@@ -26,9 +26,7 @@ pub(super) fn allowance(
             return None;
         }
         report_options_of_no_limit(descriptor, options, findings)?;
-        return Some(Allowance::Unlimited {
-            requests_per_unit: spec.requests_per_unit,
-        });
+        return Some(Allowance::Unlimited { requests_per_unit: spec.requests_per_unit });
     }
     let Some(terms) = terms else {
         if !spec.unit_misspelled || !spec.unit.value.is_empty() {
@@ -54,11 +52,7 @@ pub(super) fn allowance(
     }
     let is_valid = problems.is_empty();
     for (location, text) in problems {
-        findings.problem(Diagnostic {
-            location,
-            text,
-            hint: options.inherited(),
-        });
+        findings.problem(Diagnostic { location, text, hint: options.inherited() });
     }
     limit.ok().filter(|_| is_valid).map(Allowance::Limited)
 }

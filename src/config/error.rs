@@ -66,11 +66,7 @@ pub(crate) struct SourceFindings<'f> {
 
 impl Findings {
     pub(crate) fn of<'f>(&'f mut self, source: &'f Source) -> SourceFindings<'f> {
-        SourceFindings {
-            all: self,
-            source,
-            place: String::new(),
-        }
+        SourceFindings { all: self, source, place: String::new() }
     }
 
     /// Problems and warnings. The first problem is the one that envoyproxy/ratelimit reports.
@@ -239,11 +235,7 @@ fn shortened(text: String) -> String {
 /// A line, or the part of it around a location, with carets below.
 fn write_excerpt(line: &str, at: Location, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
     let column = (at.column as usize).saturating_sub(1);
-    let skip = if column > EXCERPT_CHARS * 2 / 3 {
-        column - EXCERPT_CHARS / 3
-    } else {
-        0
-    };
+    let skip = if column > EXCERPT_CHARS * 2 / 3 { column - EXCERPT_CHARS / 3 } else { 0 };
     // A tab would move the caret, and a control character could change the terminal.
     let shown = |letter: char| match letter {
         NOT_UTF8 => char::REPLACEMENT_CHARACTER,
@@ -258,10 +250,7 @@ fn write_excerpt(line: &str, at: Location, formatter: &mut fmt::Formatter<'_>) -
     let number = at.line.to_string();
     let margin = " ".repeat(number.len());
     let (part, indent, carets) = (part.trim_end(), " ".repeat(indent), "^".repeat(width));
-    write!(
-        formatter,
-        "\n {margin} |\n {number} | {part}\n {margin} | {indent}{carets}"
-    )
+    write!(formatter, "\n {margin} |\n {number} | {part}\n {margin} | {indent}{carets}")
 }
 
 /// Findings for operators, in the order of their files.
@@ -272,10 +261,7 @@ pub(crate) fn reported(findings: Vec<Finding>) -> Vec<report::Finding> {
 
 /// Sorts findings by file, line and column.
 pub(crate) fn in_file_order(mut findings: Vec<Finding>) -> Vec<Finding> {
-    let left_out = findings
-        .iter_mut()
-        .map(|finding| mem::take(&mut finding.left_out))
-        .sum();
+    let left_out = findings.iter_mut().map(|finding| mem::take(&mut finding.left_out)).sum();
     let order = |finding: &Finding| {
         let at = finding.location.map(|at| (at.line, at.column));
         (finding.source.path.clone(), at)
@@ -293,9 +279,7 @@ pub(crate) fn did_you_mean<'w>(
     words: impl IntoIterator<Item = &'w str>,
 ) -> Option<&'w str> {
     let score = |candidate: &str| strsim::jaro_winkler(&word.to_lowercase(), candidate);
-    let scored = words
-        .into_iter()
-        .map(|candidate| (score(candidate), candidate));
+    let scored = words.into_iter().map(|candidate| (score(candidate), candidate));
     scored
         .filter(|(score, _)| *score > 0.8)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
@@ -308,19 +292,11 @@ mod tests {
 
     #[test]
     fn the_last_finding_in_file_order_counts_those_left_out() {
-        let source = Source {
-            name: "r".into(),
-            path: "r".into(),
-            text: "".into(),
-        };
+        let source = Source { name: "r".into(), path: "r".into(), text: "".into() };
         let mut findings = Findings::default();
         for number in 0..FINDINGS_SHOWN_MAX + 2 {
             let line = u32::try_from(FINDINGS_SHOWN_MAX * 2 - number).unwrap();
-            let location = Location {
-                line,
-                column: 1,
-                width: 1,
-            };
+            let location = Location { line, column: 1, width: 1 };
             let problem = Diagnostic::new(location, line.to_string());
             findings.of(&source).problem(problem);
         }

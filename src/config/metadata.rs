@@ -12,10 +12,7 @@ const VALUE_BYTES: usize = 64;
 
 /// Keys of the map keep their text; keys of maps in it have their YAML 1.1 value, so `y` is `true`.
 pub fn to_json<'n>(pairs: impl IntoIterator<Item = &'n (Node, Node)>) -> Metadata {
-    pairs
-        .into_iter()
-        .map(|(key, value)| (text_of(key), value_of(value)))
-        .collect()
+    pairs.into_iter().map(|(key, value)| (text_of(key), value_of(value))).collect()
 }
 
 /// Memory of a pair as JSON.

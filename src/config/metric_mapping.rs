@@ -44,10 +44,8 @@ const KEYS: &[&str] = &[
 const MATCH_TYPES: [(&str, bool); 2] = [("glob", false), ("regex", true)];
 /// Whether metrics are dropped.
 const ACTIONS: [(&str, bool); 2] = [("map", false), ("drop", true)];
-const OBSERVERS: [(&str, Observer); 2] = [
-    ("histogram", Observer::Histogram),
-    ("summary", Observer::Summary),
-];
+const OBSERVERS: [(&str, Observer); 2] =
+    [("histogram", Observer::Histogram), ("summary", Observer::Summary)];
 const KINDS: [(&str, mapper::Kind); 4] = [
     ("counter", mapper::Kind::Counter),
     ("gauge", mapper::Kind::Gauge),
@@ -125,10 +123,8 @@ fn mapping(findings: &mut SourceFindings<'_>) -> Option<Mapping> {
             _ => warn_unknown(key, ROOT_KEYS, findings),
         }
     }
-    let mut mapping = Mapping::new(
-        defaults.times.observer.unwrap_or_default(),
-        defaults.times.buckets.clone(),
-    );
+    let mut mapping =
+        Mapping::new(defaults.times.observer.unwrap_or_default(), defaults.times.buckets.clone());
     let Some(mappings) = mappings else {
         return Some(mapping);
     };
@@ -208,14 +204,9 @@ fn rule(
         missing("name");
         return None;
     };
-    let compiled = if is_regex {
-        Pattern::regex(pattern)
-    } else {
-        Pattern::glob(pattern)
-    };
-    let compiled = compiled
-        .map_err(|error| findings.problem(Diagnostic::new(location, error)))
-        .ok()?;
+    let compiled = if is_regex { Pattern::regex(pattern) } else { Pattern::glob(pattern) };
+    let compiled =
+        compiled.map_err(|error| findings.problem(Diagnostic::new(location, error))).ok()?;
     let rule = Rule {
         pattern: compiled,
         kind,

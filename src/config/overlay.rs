@@ -100,10 +100,7 @@ struct Glob {
 
 impl Overlay {
     pub(crate) fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Self {
-        let mut overlay = Self {
-            file: source.path.clone(),
-            domains: Vec::new(),
-        };
+        let mut overlay = Self { file: source.path.clone(), domains: Vec::new() };
         let root = findings.read_yaml(FILE_NODES_MAX);
         let root = root.map_err(|error| findings.problem(error));
         let Ok(Some(root)) = root else {
@@ -135,18 +132,11 @@ impl Overlay {
         mut labels: impl Iterator<Item = String>,
     ) -> DomainOverlay<'o> {
         let blocks = self.domains.iter();
-        let blocks: Vec<_> = blocks
-            .filter(|block| block.domain.value.matches(domain))
-            .collect();
+        let blocks: Vec<_> = blocks.filter(|block| block.domain.value.matches(domain)).collect();
         let mut rules = blocks.iter().flat_map(|block| &block.rules);
         let has_key_of_its_name = rules.any(|rule| begins_with(&rule.path.value.text, domain))
             && labels.any(|label| begins_with(&label, domain));
-        DomainOverlay {
-            file: &self.file,
-            domain,
-            blocks,
-            has_key_of_its_name,
-        }
+        DomainOverlay { file: &self.file, domain, blocks, has_key_of_its_name }
     }
 
     /// Warns about what had no effect on the compiled rules.
@@ -208,8 +198,7 @@ fn uses(rule: &Rule, key: &str, at: Location) -> bool {
 
 /// Whether a path begins with a name.
 fn begins_with(path: &str, name: &str) -> bool {
-    path.strip_prefix(name)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 impl DomainBlock {
@@ -229,11 +218,7 @@ impl DomainBlock {
                 .problem(problem.hint("write `domain: NAME`, or `domain: '*'` for all of them"));
             return None;
         };
-        Some(Self {
-            domain,
-            block,
-            rules,
-        })
+        Some(Self { domain, block, rules })
     }
 }
 
@@ -261,19 +246,15 @@ impl RuleBlock {
 impl<'o> DomainOverlay<'o> {
     /// Whether requests of the domain are all or nothing; `None` if no block sets it.
     pub(crate) fn all_or_nothing(&self) -> Option<bool> {
-        self.blocks
-            .iter()
-            .find_map(|domain| domain.block.as_ref()?.all_or_nothing)
+        self.blocks.iter().find_map(|domain| domain.block.as_ref()?.all_or_nothing)
     }
 
     /// Adds the blocks that match the rule of a path.
     pub(crate) fn add_layers(&self, path: &str, layers: &mut Layers<'o>) {
         let rules = self.blocks.iter().flat_map(|domain| &domain.rules);
         let rules = rules.filter(|rule| self.matches(rule, path));
-        let defaults = self
-            .blocks
-            .iter()
-            .filter_map(|domain| domain.block.as_ref()?.defaults.as_ref());
+        let defaults =
+            self.blocks.iter().filter_map(|domain| domain.block.as_ref()?.defaults.as_ref());
         let rules = rules.map(|rule| &rule.block);
         layers.extend(rules.map(Layer::of(Provenance::OverlayOfPath, self.file)));
         layers.extend(defaults.map(Layer::of(Provenance::OverlayOfDomain, self.file)));
@@ -290,10 +271,7 @@ impl<'o> DomainOverlay<'o> {
 impl Glob {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Located<Self>> {
         let text = reader::text(node, key, findings)?;
-        let glob = Self {
-            text: text.into(),
-            pattern: Pattern::new(text),
-        };
+        let glob = Self { text: text.into(), pattern: Pattern::new(text) };
         Some(Located::new(glob, node.location))
     }
 

@@ -15,8 +15,7 @@ use crate::rules::{OnLimit, Provenance};
 
 impl<'b> ResolvedOptions<'b> {
     fn algorithm(&self) -> Algorithm {
-        self.algorithm
-            .map_or(Algorithm::FixedWindow, Sourced::value)
+        self.algorithm.map_or(Algorithm::FixedWindow, Sourced::value)
     }
 
     fn on_limit_word(&self) -> OnLimitWord {
@@ -73,8 +72,7 @@ impl<'b> ResolvedOptions<'b> {
     }
 
     pub(crate) fn leased(&self) -> Option<Sourced<'b, Consistency>> {
-        self.consistency
-            .filter(|option| **option == Consistency::Leased)
+        self.consistency.filter(|option| **option == Consistency::Leased)
     }
 
     /// A `lease` in a block for many rules may be meant for holders, unless the block has
@@ -93,8 +91,7 @@ impl<'b> ResolvedOptions<'b> {
     /// Whether the rule has a `lease` without `consistency: leased` beside it.
     fn has_misplaced_lease(&self) -> bool {
         let leased = self.leased().map(|option| option.layer.provenance);
-        self.hit_lease()
-            .is_some_and(|lease| leased != Some(lease.layer.provenance))
+        self.hit_lease().is_some_and(|lease| leased != Some(lease.layer.provenance))
     }
 
     /// Why hits of the limit, which was made from `terms`, cannot be taken ahead although the rule
@@ -126,9 +123,9 @@ impl<'b> ResolvedOptions<'b> {
 
     pub(crate) fn on_limit(&self) -> OnLimit {
         match self.on_limit_word() {
-            OnLimitWord::Reject => OnLimit::Reject {
-                body: self.response_body.map(|body| body.text.clone()),
-            },
+            OnLimitWord::Reject => {
+                OnLimit::Reject { body: self.response_body.map(|body| body.text.clone()) }
+            }
             OnLimitWord::Queue => OnLimit::Queue,
             OnLimitWord::Degrade => OnLimit::Degrade {
                 request_headers: self

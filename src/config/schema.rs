@@ -30,10 +30,7 @@ pub(crate) fn read(findings: &mut SourceFindings<'_>) -> Option<RulesFile<'stati
         Ok(None) => return Some(RulesFile::at_top()),
         Err(mut error) => {
             let line = error.location.line;
-            error.text = format!(
-                "error loading config file: yaml: line {line}: {}",
-                error.text
-            );
+            error.text = format!("error loading config file: yaml: line {line}: {}", error.text);
             findings.problem(error);
             return None;
         }
@@ -87,10 +84,7 @@ fn descriptor(
     pairs: &[(Node, Node)],
     findings: &mut SourceFindings<'_>,
 ) -> DescriptorSpec<'static> {
-    let mut spec = DescriptorSpec {
-        location,
-        ..DescriptorSpec::default()
-    };
+    let mut spec = DescriptorSpec { location, ..DescriptorSpec::default() };
     spec.key.location = location;
     for (key, value) in pairs {
         match key_of(key) {
@@ -114,10 +108,7 @@ fn descriptor(
 
 fn rate_limit(node: &Node, findings: &mut SourceFindings<'_>) -> Option<RateLimitSpec> {
     let pairs = map(node, "rate_limit", findings)?;
-    let mut spec = RateLimitSpec {
-        location: node.location,
-        ..RateLimitSpec::default()
-    };
+    let mut spec = RateLimitSpec { location: node.location, ..RateLimitSpec::default() };
     spec.unit.location = node.location;
     let findings = &mut findings.at(".rate_limit");
     for (key, value) in pairs {

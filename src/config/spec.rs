@@ -69,10 +69,7 @@ impl RulesFile<'_> {
 
     /// An empty file; what it lacks is reported at its top.
     pub(super) fn at_top() -> Self {
-        Self {
-            domain: Located::new(String::new(), Location::new(1, 1, 1)),
-            ..Self::default()
-        }
+        Self { domain: Located::new(String::new(), Location::new(1, 1, 1)), ..Self::default() }
     }
 }
 

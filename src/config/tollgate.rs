@@ -40,10 +40,7 @@ pub(crate) struct RootBlock {
 /// Reads the block of a rule.
 pub(crate) fn read_block(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Block> {
     let problems = findings.problem_count();
-    let mut block = Block {
-        location: node.location,
-        ..Block::default()
-    };
+    let mut block = Block { location: node.location, ..Block::default() };
     let elsewhere = (FileBlock::KEYS, "in the block at the top of the file");
     for (key, value) in reader::map(node, Options::KEYS, findings)? {
         let key = reader::key(key, Options::KEYS, elsewhere, findings);
@@ -55,10 +52,7 @@ pub(crate) fn read_block(node: &Node, findings: &mut SourceFindings<'_>) -> Opti
 
 /// Reads the block of a file.
 pub(crate) fn read_root_block(node: &Node, findings: &mut SourceFindings<'_>) -> Option<RootBlock> {
-    let mut block = RootBlock {
-        location: node.location,
-        ..RootBlock::default()
-    };
+    let mut block = RootBlock { location: node.location, ..RootBlock::default() };
     let elsewhere = (Options::KEYS, "in the block of a rule, or in `defaults`");
     for (key, value) in reader::map(node, FileBlock::KEYS, findings)? {
         match reader::key(key, FileBlock::KEYS, elsewhere, findings) {

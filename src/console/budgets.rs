@@ -60,14 +60,10 @@ fn budgets(rules: &RuleSet) -> Vec<(&str, &Rule)> {
 }
 
 async fn section(parts: &Parts, domain: &str, rule: &Rule, viewer: &Viewer) -> Markup {
-    let selection = Selection {
-        domain: Some(domain.to_owned()),
-        rule: Some(rule.path.to_string()),
-    };
+    let selection =
+        Selection { domain: Some(domain.to_owned()), rule: Some(rule.path.to_string()) };
     let top = &parts.api.top;
-    let keys = top
-        .of_rule(selection, Window::Hour, By::Hits, viewer.values)
-        .await;
+    let keys = top.of_rule(selection, Window::Hour, By::Hits, viewer.values).await;
     let mut rows = Vec::new();
     // Without its values it is not known which key it is.
     let known = keys.iter().flatten();
@@ -104,9 +100,7 @@ async fn read(
         let secs = Unit::Day.span().ceil_secs();
         period.end.is_some() || period.seconds >= Some(secs)
     };
-    let own = limits
-        .into_iter()
-        .filter(|limit| limit.rule == *rule.path && is_long(&limit.period));
+    let own = limits.into_iter().filter(|limit| limit.rule == *rule.path && is_long(&limit.period));
     own.map(|limit| {
         let link = html! { a href=(href) { (clamped(&name_of(&key.key, &[]))) } };
         (link, limit)

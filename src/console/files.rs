@@ -56,9 +56,7 @@ pub(crate) fn messages(
             file: finding.file.as_deref().map(|path| parts.file_name(path)),
             ..finding.clone()
         });
-        named
-            .filter(|finding| is_shown(finding.file.as_deref()))
-            .collect()
+        named.filter(|finding| is_shown(finding.file.as_deref())).collect()
     };
     let (errors, warnings) = (shown(&findings.errors), shown(&findings.warnings));
     html! {
@@ -123,9 +121,7 @@ fn table(parts: &Parts, files: &[Listed], findings: &Findings) -> Markup {
 }
 
 fn count_of(parts: &Parts, findings: &[Finding], name: &str) -> usize {
-    let paths = findings
-        .iter()
-        .filter_map(|finding| finding.file.as_deref());
+    let paths = findings.iter().filter_map(|finding| finding.file.as_deref());
     paths.filter(|path| parts.file_name(path) == name).count()
 }
 
@@ -137,7 +133,5 @@ pub(crate) fn rules_by_file(parts: &Parts) -> HashMap<String, usize> {
         *numbers.entry(&*rule.origin.file).or_insert(0) += 1;
     }
     let named = numbers.into_iter();
-    named
-        .map(|(path, number)| (parts.file_name(path), number))
-        .collect()
+    named.map(|(path, number)| (parts.file_name(path), number)).collect()
 }

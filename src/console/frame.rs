@@ -35,15 +35,8 @@ pub(crate) enum Tab {
 }
 
 /// The navigation.
-const TABS: [Tab; 7] = [
-    Tab::Overview,
-    Tab::Rules,
-    Tab::Budgets,
-    Tab::Files,
-    Tab::OverLimit,
-    Tab::Store,
-    Tab::Trial,
-];
+const TABS: [Tab; 7] =
+    [Tab::Overview, Tab::Rules, Tab::Budgets, Tab::Files, Tab::OverLimit, Tab::Store, Tab::Trial];
 
 /// The top of every page.
 #[derive(Debug, Clone)]
@@ -131,10 +124,9 @@ pub(crate) fn page(
     };
     let mut response = (status, page.into_string()).into_response();
     let headers = response.headers_mut();
-    for (name, value) in [
-        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        (header::CACHE_CONTROL, "no-store"),
-    ] {
+    for (name, value) in
+        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CACHE_CONTROL, "no-store")]
+    {
         headers.insert(name, HeaderValue::from_static(value));
     }
     response

@@ -21,10 +21,7 @@ use crate::rules::{Entry, Query, plan};
 /// The title and the content.
 pub(crate) async fn content(parts: &Parts, pairs: &Pairs) -> (String, Markup) {
     let domain = Text(pairs.first("domain")).shown();
-    let entries: Vec<String> = pairs
-        .all("e")
-        .map(|entry| Text(entry).to_string())
-        .collect();
+    let entries: Vec<String> = pairs.all("e").map(|entry| Text(entry).to_string()).collect();
     let title = entries.join(", ");
     let counters = &parts.api.counters;
     let answer = counters.read_by_query(pairs).await;
@@ -59,9 +56,7 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs) -> (String, Markup) {
 fn descriptor(pairs: &Pairs) -> Vec<[String; 2]> {
     let entries = pairs.all("e").filter_map(|entry| Entry::parse(entry).ok());
     let shown = |part| Text(part).shown().into_owned();
-    entries
-        .map(|entry| [shown(entry.key), shown(entry.value)])
-        .collect()
+    entries.map(|entry| [shown(entry.key), shown(entry.value)]).collect()
 }
 
 /// The URL of this view for pairs of `k` and `v`, as a form sends them.

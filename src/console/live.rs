@@ -49,11 +49,7 @@ impl Filter {
 }
 
 fn form(filter: &Filter) -> Markup {
-    let labels = [
-        ("Domain", "shop"),
-        ("Rule", "shop.user"),
-        ("Key", "user or user=ann"),
-    ];
+    let labels = [("Domain", "shop"), ("Rule", "shop.user"), ("Key", "user or user=ann")];
     html! {
         form.filters role="search" action=(Tab::OverLimit.path()) {
             @for ((name, value), (label, example)) in filter.parameters().iter().zip(labels) {

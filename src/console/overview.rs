@@ -22,21 +22,12 @@ const RULES_MAX: usize = 10;
 /// Totals, by their names on /metrics.
 const TOTALS: [(&str, &str); 7] = [
     ("gRPC calls", "ratelimit_service_total_requests"),
-    (
-        "Checks that the store did not decide",
-        "tollgate_store_fallbacks_total",
-    ),
-    (
-        "Calls with such a check, or without rules",
-        "ratelimit_service_should_rate_limit_error",
-    ),
+    ("Checks that the store did not decide", "tollgate_store_fallbacks_total"),
+    ("Calls with such a check, or without rules", "ratelimit_service_should_rate_limit_error"),
     ("Invalid requests", "tollgate_invalid_requests_total"),
     ("Calls rejected by a bound", "tollgate_calls_rejected_total"),
     ("Open connections", "tollgate_connections"),
-    (
-        "Hits of rules under other names",
-        "tollgate_metric_series_overflow_total",
-    ),
+    ("Hits of rules under other names", "tollgate_metric_series_overflow_total"),
 ];
 
 /// A rule that limited in the last hour.
@@ -86,9 +77,7 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
 fn traffic(recent: &Recent, this_replica: &str) -> Markup {
     let rate = html! { (format!("{:.1}", recent.hits_per_second)) span.unit { " hits/s" } };
     let HitCounts { hits, over_limit } = recent.hits;
-    let slowest = recent
-        .latency
-        .map_or("–".to_owned(), |[_, p99]| seconds(p99));
+    let slowest = recent.latency.map_or("–".to_owned(), |[_, p99]| seconds(p99));
     html! {
         (tile("Rate", &rate, &html! { (this_replica) ", last 10 s" }))
         (tile("Over limit", &html! { (percent(over_limit, hits)) }, &html! {
@@ -106,10 +95,7 @@ fn traffic(recent: &Recent, this_replica: &str) -> Markup {
 
 /// The hour, and the minute beside it.
 fn charts(parts: &Parts, now: Time, this_replica: &str) -> Markup {
-    let hour = TimeAxis {
-        last: now,
-        bar: MINUTE,
-    };
+    let hour = TimeAxis { last: now, bar: MINUTE };
     let minute = TimeAxis {
         // It has ended.
         last: Time::from_micros(now.as_micros().saturating_sub(SECOND.as_micros())),

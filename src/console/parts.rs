@@ -204,10 +204,7 @@ impl Parts {
         let usages = single.into_iter().map(|(query, rule)| async move {
             let counters = self.api.counters.read(query, None).await.ok()?;
             let counter = counters.first()?;
-            let usage = Usage {
-                used: counter.used?,
-                capacity: counter.limit.as_ref()?.capacity(),
-            };
+            let usage = Usage { used: counter.used?, capacity: counter.limit.as_ref()?.capacity() };
             Some((rule.path.clone(), usage))
         });
         join_all(usages).await.into_iter().flatten().collect()
@@ -216,12 +213,7 @@ impl Parts {
     /// The top of a page.
     pub(crate) async fn head(&self) -> Head {
         let (status, note, runbook) = self.badge().await;
-        Head {
-            replica: self.api.pod.to_string(),
-            status,
-            note,
-            runbook,
-        }
+        Head { replica: self.api.pod.to_string(), status, note, runbook }
     }
 
     /// The worst fault, and its section of the runbook.
@@ -261,11 +253,7 @@ impl Parts {
 }
 
 pub(crate) const fn problem_status(problem: &StoreProblem) -> Status {
-    if problem.is_undecided {
-        Status::Bad
-    } else {
-        Status::Warning
-    }
+    if problem.is_undecided { Status::Bad } else { Status::Warning }
 }
 
 impl StoreStatus {
@@ -300,16 +288,12 @@ impl StoreStatus {
 fn one_counter<'r>(domain: &'r Domain, nodes: &[&'r Node]) -> Option<(Query<'r>, &'r Rule)> {
     let rule = nodes.last()?.rule.as_deref()?;
     let is_fixed = |part: &str| !part.is_empty() && !part.contains('*');
-    let is_single = nodes
-        .iter()
-        .all(|node| is_fixed(&node.key) && is_fixed(&node.value));
+    let is_single = nodes.iter().all(|node| is_fixed(&node.key) && is_fixed(&node.value));
     let limit = rule.limit()?;
     if !is_single || limit.algorithm.counts_holders() {
         return None;
     }
-    let entries = nodes
-        .iter()
-        .map(|node| Entry::new(&*node.key, &*node.value));
+    let entries = nodes.iter().map(|node| Entry::new(&*node.key, &*node.value));
     let query = Query {
         domain: domain.name.as_bytes(),
         descriptors: smallvec![Descriptor::new(entries)],

@@ -29,10 +29,7 @@ pub(crate) async fn content(
     let rule = nodes.last()?.rule.as_deref()?;
     let [hits, over] = rule.stats.hits();
     let now = parts.clock.now();
-    let axis = TimeAxis {
-        last: now,
-        bar: MINUTE,
-    };
+    let axis = TimeAxis { last: now, bar: MINUTE };
     let since = parts.since_start(&parts.metrics.snapshot());
     let this_replica = parts.this_replica();
     let open: Vec<bool> = nodes.iter().map(|node| !is_fixed(node)).collect();
@@ -116,10 +113,8 @@ fn options(rule: &Rule) -> Markup {
         OnLimit::Degrade { .. } => "degrade",
     };
     let on_store_error = rule.on_store_error.map(OnStoreError::name);
-    let flags = [
-        (rule.shadow_mode, "shadow mode: nothing is rejected"),
-        (rule.quota_mode, "quota mode"),
-    ];
+    let flags =
+        [(rule.shadow_mode, "shadow mode: nothing is rejected"), (rule.quota_mode, "quota mode")];
     html! {
         section aria-labelledby="options" {
             h2 #options { "Options" }
@@ -157,9 +152,5 @@ fn is_fixed(node: &Node) -> bool {
 }
 
 fn example_of(node: &Node) -> String {
-    if node.value.is_empty() {
-        "any".to_owned()
-    } else {
-        node.value.replace('*', "any")
-    }
+    if node.value.is_empty() { "any".to_owned() } else { node.value.replace('*', "any") }
 }

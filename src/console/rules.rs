@@ -58,11 +58,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
 
 /// The URL of a rule's view.
 pub(crate) fn href_of(domain: &str, path: &str) -> String {
-    format!(
-        "/console/rule?domain={}&rule={}",
-        encoded(domain),
-        encoded(path)
-    )
+    format!("/console/rule?domain={}&rule={}", encoded(domain), encoded(path))
 }
 
 /// The chart of a rule whose counters have one name.
@@ -140,11 +136,7 @@ fn view(
 
 /// The rules that are searched for, in order.
 fn rows<'r>(rules: &'r RuleSet, history: &History, filter: &Filter) -> Vec<Row<'r>> {
-    let words: Vec<String> = filter
-        .search
-        .split_whitespace()
-        .map(str::to_lowercase)
-        .collect();
+    let words: Vec<String> = filter.search.split_whitespace().map(str::to_lowercase).collect();
     let mut rows = Vec::new();
     for domain in rules.domains() {
         domain.visit(&mut |nodes| {
@@ -174,9 +166,7 @@ fn rows<'r>(rules: &'r RuleSet, history: &History, filter: &Filter) -> Vec<Row<'
 
 /// The text that a search looks at, in lower case.
 fn searched(domain: &str, rule: &Rule) -> String {
-    let Rule {
-        path, name, origin, ..
-    } = rule;
+    let Rule { path, name, origin, .. } = rule;
     let (amount, algorithm) = (amount(rule), algorithm(rule));
     format!("{domain} {path} {name} {amount} {algorithm} {origin}").to_lowercase()
 }

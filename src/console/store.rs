@@ -97,11 +97,9 @@ fn hour(minutes: &[Minute]) -> Markup {
             heights: [micros(late), micros(median)],
             is_marked: late > SLOW,
             text: match minute.latency {
-                Some(_) => format!(
-                    "99 % within {}, half within {}",
-                    seconds(late),
-                    seconds(median)
-                ),
+                Some(_) => {
+                    format!("99 % within {}, half within {}", seconds(late), seconds(median))
+                }
                 None => "no calls".to_owned(),
             },
             minute: minute.number,
@@ -132,12 +130,7 @@ fn hour(minutes: &[Minute]) -> Markup {
 }
 
 fn chart(label: &str, bars: &[Bar]) -> Markup {
-    let most = bars
-        .iter()
-        .map(|bar| bar.heights[0])
-        .max()
-        .unwrap_or(0)
-        .max(1);
+    let most = bars.iter().map(|bar| bar.heights[0]).max().unwrap_or(0).max(1);
     let height = |value: u64| (value.saturating_mul(HEIGHT)).div_ceil(most).min(HEIGHT);
     let at = |number: u64| Time::from_micros(number * 60_000_000).to_minute_of_day();
     let ends = [bars.first(), bars.last()].map(|bar| bar.map(|bar| at(bar.minute)));
@@ -250,7 +243,5 @@ fn fallback(snapshot: &Snapshot) -> Markup {
 
 fn of_use(snapshot: &Snapshot, metric: &str, wanted: &str) -> u64 {
     let mut counts = snapshot.counts(metric, ["use"]);
-    counts
-        .find(|([of], _)| *of == wanted)
-        .map_or(0, |(_, count)| count)
+    counts.find(|([of], _)| *of == wanted).map_or(0, |(_, count)| count)
 }

@@ -17,11 +17,8 @@ use crate::report::top::KeyHits;
 /// Keys of a page of the console.
 const KEYS_MAX: usize = 20;
 /// With their names on the page.
-const WINDOWS: [(Window, &str); 3] = [
-    (Window::Hour, "60 min"),
-    (Window::FiveMinutes, "5 min"),
-    (Window::Minute, "1 min"),
-];
+const WINDOWS: [(Window, &str); 3] =
+    [(Window::Hour, "60 min"), (Window::FiveMinutes, "5 min"), (Window::Minute, "1 min")];
 const ORDERS: [(By, &str); 2] = [(By::OverLimit, "over limit"), (By::Hits, "hits")];
 
 /// `open` has the names of entries whose value the rule leaves to requests.
@@ -36,15 +33,8 @@ pub(crate) async fn section(
     let parameter = |name| Text(pairs.first(name)).shown();
     let window = parameter("window").parse().unwrap_or(Window::Hour);
     let by = parameter("by").parse().unwrap_or(By::OverLimit);
-    let selection = Selection {
-        domain: Some(domain.to_owned()),
-        rule: Some(rule.to_owned()),
-    };
-    let keys = parts
-        .api
-        .top
-        .of_rule(selection, window, by, viewer.values)
-        .await;
+    let selection = Selection { domain: Some(domain.to_owned()), rule: Some(rule.to_owned()) };
+    let keys = parts.api.top.of_rule(selection, window, by, viewer.values).await;
     let href = |window: Window, by: By| {
         let (window, by) = (window.name(), by.name());
         format!("{}&window={window}&by={by}", href_of(domain, rule))
@@ -75,11 +65,7 @@ pub(crate) async fn section(
 }
 
 fn row(domain: &str, key: &KeyHits, open: &[bool], values: Values) -> Markup {
-    let KeyHits {
-        key: entries,
-        hits,
-        over_limit: over,
-    } = key;
+    let KeyHits { key: entries, hits, over_limit: over } = key;
     let name = name_of(entries, open);
     html! {
         tr {
@@ -107,11 +93,7 @@ pub(crate) fn name_of(entries: &[[String; 2]], open: &[bool]) -> String {
     };
     let name = values(false);
     let name = if name.is_empty() { values(true) } else { name };
-    if name.is_empty() {
-        "(empty)".to_owned()
-    } else {
-        name
-    }
+    if name.is_empty() { "(empty)".to_owned() } else { name }
 }
 
 /// The URL of a key's view.

@@ -61,12 +61,8 @@ pub(crate) fn begin() -> Markup {
 }
 
 fn trial_rules(results: &TrialView) -> Markup {
-    const COUNTS: [&str; 4] = [
-        "Requests",
-        "Agreed (95 % interval)",
-        "Over limit here",
-        "Over limit there",
-    ];
+    const COUNTS: [&str; 4] =
+        ["Requests", "Agreed (95 % interval)", "Over limit here", "Over limit there"];
     if results.rules.is_empty() {
         return html! { p.empty { "Nothing was compared so far." } };
     }

@@ -12,13 +12,8 @@ const CHART_HEIGHT: u64 = 72;
 pub(crate) const SECOND: Span = Span::from_secs(1);
 pub(crate) const MINUTE: Span = Span::from_secs(60);
 /// Characters that need not be encoded in a value of a query string.
-const UNENCODED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~')
-    .remove(b'/')
-    .remove(b':');
+const UNENCODED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':');
 
 /// A figure with its name, and what it is about.
 pub(crate) fn tile(name: &str, figure: &Markup, note: &Markup) -> Markup {
@@ -163,11 +158,7 @@ pub(crate) fn seconds(seconds: f64) -> String {
         ..1.0 => (seconds * 1e3, "ms"),
         _ => (seconds, "s"),
     };
-    if number < 10.0 {
-        format!("{number:.1} {unit}")
-    } else {
-        format!("{number:.0} {unit}")
-    }
+    if number < 10.0 { format!("{number:.1} {unit}") } else { format!("{number:.0} {unit}") }
 }
 
 /// A duration of a process.
@@ -198,11 +189,7 @@ pub(crate) fn since(start: Time, now: Time) -> String {
     let [start, now] = [start, now].map(Time::to_rfc3339_secs);
     let (day, time) = start.split_once('T').unwrap_or_default();
     let time = time.get(.."13:52".len()).unwrap_or_default();
-    if now.starts_with(day) {
-        format!("since {time}")
-    } else {
-        format!("since {day} {time}")
-    }
+    if now.starts_with(day) { format!("since {time}") } else { format!("since {day} {time}") }
 }
 
 #[cfg(test)]
@@ -230,10 +217,7 @@ mod tests {
 
     #[test]
     fn every_count_that_is_not_zero_has_a_bar() {
-        let axis = TimeAxis {
-            last: Time::default(),
-            bar: MINUTE,
-        };
+        let axis = TimeAxis { last: Time::default(), bar: MINUTE };
         for hits in [1_000_000, u64::MAX] {
             let bars = [(hits, 1), (0, 0)];
             let bars = bars.map(|(hits, over_limit)| HitCounts { hits, over_limit });

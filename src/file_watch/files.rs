@@ -44,21 +44,14 @@ impl FileStat {
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         let modified = (metadata.mtime(), metadata.mtime_nsec());
-        Some(Self {
-            path: path.to_owned(),
-            bytes: metadata.len(),
-            modified,
-            inode: metadata.ino(),
-        })
+        Some(Self { path: path.to_owned(), bytes: metadata.len(), modified, inode: metadata.ino() })
     }
 }
 
 impl DescriptorShortage {
     /// Whether the shortage is the cause of an error. Logged when it begins.
     pub(crate) fn is_cause_of(&mut self, error: &io::Error, subject: &str) -> bool {
-        let is_cause = error
-            .raw_os_error()
-            .is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code));
+        let is_cause = error.raw_os_error().is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code));
         if is_cause && !std::mem::replace(&mut self.0, true) {
             tracing::warn!(%error, "cannot read {subject}; keeping the previous content");
         }
@@ -164,18 +157,13 @@ impl FileSet {
     }
 
     fn contents(&self) -> io::Result<Vec<Vec<u8>>> {
-        self.paths
-            .iter()
-            .map(|path| regular_file::read(path))
-            .collect()
+        self.paths.iter().map(|path| regular_file::read(path)).collect()
     }
 }
 
 /// The directory to watch for a file: a mounted ConfigMap changes a link beside it.
 pub(crate) fn directory_of(path: &Path) -> &Path {
-    path.parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."))
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]

@@ -135,11 +135,7 @@ impl Watched for Reloaded {
                 None => {}
                 Some(Ok(())) => {
                     let was_rejected = mem::take(&mut value.is_rejected);
-                    let event = if was_rejected {
-                        "valid again"
-                    } else {
-                        "reloaded"
-                    };
+                    let event = if was_rejected { "valid again" } else { "reloaded" };
                     tracing::info!(files = ?value.files, "{subject} {event}");
                     loaded += 1;
                 }

@@ -66,10 +66,7 @@ impl FileWatch {
     /// The thread cannot be started.
     pub(crate) fn start_with<S: Watched>(subject: S, load: Arc<Notify>) -> anyhow::Result<Self> {
         let thread = Thread::spawn(subject.name(), run(Box::new(subject), load.clone()))?;
-        Ok(Self {
-            load,
-            _thread: thread,
-        })
+        Ok(Self { load, _thread: thread })
     }
 
     /// Loads again, as on SIGHUP.
@@ -122,10 +119,7 @@ impl Events {
         let watcher = notify::recommended_watcher(handler).inspect_err(
             |error| tracing::warn!(%error, ?every, "cannot watch {subject} for changes; polling"),
         );
-        Self {
-            watcher: watcher.ok(),
-            watched: Vec::new(),
-        }
+        Self { watcher: watcher.ok(), watched: Vec::new() }
     }
 
     fn watch(&mut self, subject: &dyn Watched) {

@@ -29,19 +29,13 @@ impl AcceptErrors {
     pub(crate) fn new(metrics: &Metrics) -> Self {
         let help =
             "Failed attempts to accept a connection, such as at the limit of file descriptors.";
-        Self {
-            failed: metrics.counter("tollgate_accept_errors_total", help),
-            logged: None,
-        }
+        Self { failed: metrics.counter("tollgate_accept_errors_total", help), logged: None }
     }
 
     /// Counts an error, logs it unless one was logged recently, and waits before the next attempt.
     pub(crate) async fn pause(&mut self, error: &io::Error) {
         self.failed.inc();
-        if self
-            .logged
-            .is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL)
-        {
+        if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
             self.logged = Some(Instant::now());
             tracing::warn!(%error, "cannot accept connections; retrying");
         }

@@ -45,12 +45,7 @@ pub(crate) fn tracked(
 impl<S> TrackedSocket<S> {
     /// `write_timeouts` counts the clients that do not read.
     pub(crate) fn new(socket: S, activity: Arc<Activity>, write_timeouts: Counter) -> Self {
-        Self {
-            socket,
-            activity,
-            write_deadline: None,
-            write_timeouts,
-        }
+        Self { socket, activity, write_deadline: None, write_timeouts }
     }
 
     /// The result of a write, or a timeout.
@@ -61,9 +56,8 @@ impl<S> TrackedSocket<S> {
     ) -> Poll<io::Result<T>> {
         if result.is_pending() {
             self.activity.socket_waits();
-            let deadline = self
-                .write_deadline
-                .get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
+            let deadline =
+                self.write_deadline.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
             ready!(deadline.as_mut().poll(context));
             self.write_timeouts.inc();
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

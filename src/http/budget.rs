@@ -79,11 +79,7 @@ impl Bounds {
     pub(crate) fn at_most(self, connections_max: usize) -> Self {
         let connections_max = connections_max.min(self.connections_max);
         let of_peer = connections_max * self.peer_connections_max / self.connections_max;
-        Self {
-            connections_max,
-            peer_connections_max: of_peer.max(1),
-            ..self
-        }
+        Self { connections_max, peer_connections_max: of_peer.max(1), ..self }
     }
 }
 
@@ -144,12 +140,7 @@ impl Activity {
 impl Budget {
     /// The budget of a new listener.
     pub(crate) fn new(bounds: Bounds, metrics: &HttpMetrics) -> Self {
-        Self {
-            bounds,
-            full: metrics.full.clone(),
-            turns: Arc::default(),
-            connections: Vec::new(),
-        }
+        Self { bounds, full: metrics.full.clone(), turns: Arc::default(), connections: Vec::new() }
     }
 
     /// The activity of a new connection.
@@ -167,11 +158,7 @@ impl Budget {
     pub(crate) fn make_room(&mut self, peer: Option<IpAddr>) -> bool {
         self.connections.retain(|served| !served.task.is_finished());
         let of_peer = |served: &Served| peer.is_some() && served.peer == peer;
-        let peer_is_full = self
-            .connections
-            .iter()
-            .filter(|served| of_peer(served))
-            .count()
+        let peer_is_full = self.connections.iter().filter(|served| of_peer(served)).count()
             >= self.bounds.peer_connections_max;
         if !peer_is_full && self.connections.len() < self.bounds.connections_max {
             return true;
@@ -201,12 +188,7 @@ impl Budget {
     /// Adds a connection and the task that serves it.
     pub(crate) fn add(&mut self, peer: Option<IpAddr>, activity: Arc<Activity>, task: AbortHandle) {
         let since = next(&self.turns);
-        self.connections.push(Served {
-            since,
-            peer,
-            activity,
-            task,
-        });
+        self.connections.push(Served { since, peer, activity, task });
     }
 }
 
@@ -232,11 +214,8 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: Bounds = Bounds {
-        connections_max: 4,
-        peer_connections_max: 3,
-        overload: Overload::CloseNewest,
-    };
+    const BOUNDS: Bounds =
+        Bounds { connections_max: 4, peer_connections_max: 3, overload: Overload::CloseNewest };
 
     /// A budget, with tasks in place of connections.
     struct Listener {
@@ -255,29 +234,21 @@ mod tests {
         /// Opens a connection of a client.
         fn connect(&mut self, client: u8) -> Option<Arc<Activity>> {
             let peer = Some(IpAddr::from([10, 0, 0, client]));
-            let activity = self
-                .budget
-                .make_room(peer)
-                .then(|| self.budget.activity())?;
-            self.budget
-                .add(peer, activity.clone(), self.tasks.spawn(pending()));
+            let activity = self.budget.make_room(peer).then(|| self.budget.activity())?;
+            self.budget.add(peer, activity.clone(), self.tasks.spawn(pending()));
             Some(activity)
         }
 
         fn serves(&self, activity: &Arc<Activity>) -> bool {
-            self.budget
-                .connections
-                .iter()
-                .any(|served| Arc::ptr_eq(&served.activity, activity))
+            self.budget.connections.iter().any(|served| Arc::ptr_eq(&served.activity, activity))
         }
     }
 
     #[tokio::test]
     async fn longest_waiting_connection_is_closed_first() {
         let mut listener = Listener::new(BOUNDS);
-        let all: Vec<_> = (1..=4)
-            .map(|client| listener.connect(client).expect("below the bound"))
-            .collect();
+        let all: Vec<_> =
+            (1..=4).map(|client| listener.connect(client).expect("below the bound")).collect();
         for waiting in [2, 0, 1] {
             all[waiting].wait();
         }
@@ -298,9 +269,7 @@ mod tests {
         let mut listener = Listener::new(BOUNDS);
         let other = listener.connect(2).expect("below the bound");
         other.wait();
-        let all: Vec<_> = (0..3)
-            .map(|_| listener.connect(1).expect("below the bound"))
-            .collect();
+        let all: Vec<_> = (0..3).map(|_| listener.connect(1).expect("below the bound")).collect();
         assert!(listener.connect(1).is_none(), "all of its own are busy");
         all[1].wait();
         assert!(listener.connect(1).is_some());
@@ -309,13 +278,9 @@ mod tests {
 
     #[tokio::test]
     async fn oldest_busy_connection_is_closed_on_the_admin_listener() {
-        let mut listener = Listener::new(Bounds {
-            overload: Overload::CloseOldest,
-            ..BOUNDS
-        });
-        let all: Vec<_> = (1..=4)
-            .map(|client| listener.connect(client).expect("below the bound"))
-            .collect();
+        let mut listener = Listener::new(Bounds { overload: Overload::CloseOldest, ..BOUNDS });
+        let all: Vec<_> =
+            (1..=4).map(|client| listener.connect(client).expect("below the bound")).collect();
         all[3].wait();
         for oldest in [3, 0] {
             assert!(listener.connect(9).is_some());

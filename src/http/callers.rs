@@ -104,11 +104,7 @@ impl Callers {
         let headers = request.headers();
         let authority = request.uri().authority().map(Authority::as_str);
         // An HTTP/1.0 client without Host is no browser.
-        let hosts = || {
-            authority
-                .into_iter()
-                .chain(texts(headers, header::HOST.as_str()))
-        };
+        let hosts = || authority.into_iter().chain(texts(headers, header::HOST.as_str()));
         if !hosts().all(|host| self.accepts_host(host)) {
             return Err(Foreign::Host);
         }
@@ -239,11 +235,7 @@ mod tests {
             "RATELIMIT.example.com:8443",
             "other.example.com.",
         ] {
-            assert_eq!(
-                check("GET", "/", &[&format!("host: {host}")]),
-                Ok(()),
-                "{host}"
-            );
+            assert_eq!(check("GET", "/", &[&format!("host: {host}")]), Ok(()), "{host}");
         }
         assert_eq!(check("GET", "/", &[]), Ok(()), "HTTP/1.0");
     }
@@ -312,10 +304,7 @@ mod tests {
         for line in CALLERS.trim().lines() {
             let cells: Vec<&str> = line.trim().split('|').map(str::trim).collect();
             let headers = cells[1].split(", ").filter(|header| !header.is_empty());
-            let headers: Vec<&str> = ["host: localhost:6070"]
-                .into_iter()
-                .chain(headers)
-                .collect();
+            let headers: Vec<&str> = ["host: localhost:6070"].into_iter().chain(headers).collect();
             let served = check(cells[0], "/", &headers).is_ok();
             assert_eq!(served.to_string(), cells[2], "{line}");
         }
@@ -334,10 +323,7 @@ mod tests {
             "[::1]",
         ] {
             let error = HostName::read(text).expect_err(text);
-            assert!(
-                error.starts_with(&format!("`{text}` is no host name")),
-                "{error}"
-            );
+            assert!(error.starts_with(&format!("`{text}` is no host name")), "{error}");
         }
     }
 }

@@ -23,10 +23,6 @@ pub(crate) async fn live() -> &'static str {
 /// The status of each part; 200 if the process should receive requests, else 503.
 pub(crate) async fn ready(State(lifecycle): State<Lifecycle>) -> Response {
     let state = lifecycle.state();
-    let status = if state.serving() {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
+    let status = if state.serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, state.report()).into_response()
 }

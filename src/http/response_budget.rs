@@ -189,11 +189,8 @@ mod tests {
     #[tokio::test]
     async fn large_bodies_are_counted_until_they_are_dropped() {
         let budget = ResponseBudget::new(&Metrics::new());
-        let hold = async |bytes: usize| {
-            budget
-                .hold(Body::from(" ".repeat(bytes)).into_response())
-                .await
-        };
+        let hold =
+            async |bytes: usize| budget.hold(Body::from(" ".repeat(bytes)).into_response()).await;
         let half = RESPONSE_BYTES_MAX / 2;
         let unread = [hold(half).await, hold(half).await];
         assert!(unread.iter().all(Option::is_some));

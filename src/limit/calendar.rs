@@ -112,13 +112,7 @@ impl CalendarSpec {
 impl Calendar {
     /// The calendar of a valid definition in the zone of its name.
     pub(crate) fn new(spec: CalendarSpec, unit: Unit, months: u32, zone: TimeZone) -> Self {
-        Self {
-            spec,
-            unit,
-            months,
-            zone,
-            cached: ArcSwap::default(),
-        }
+        Self { spec, unit, months, zone, cached: ArcSwap::default() }
     }
 
     /// The period at a time. Its id is midnight UTC of its date, from 1970 on.
@@ -162,11 +156,7 @@ impl Calendar {
                 return Window {
                     id: time(midnight(first)),
                     start: time(self.start(first)),
-                    end: if is_last {
-                        Time::from_micros(u64::MAX)
-                    } else {
-                        time(end)
-                    },
+                    end: if is_last { Time::from_micros(u64::MAX) } else { time(end) },
                     date: Some(first),
                 };
             }

@@ -188,17 +188,11 @@ mod tests {
             burst: Some(burst),
             ..terms(100, Unit::Second, Algorithm::TokenBucket)
         };
-        let sliding = |buckets| Terms {
-            buckets,
-            ..terms(100, Unit::Minute, Algorithm::SlidingWindow)
-        };
+        let sliding =
+            |buckets| Terms { buckets, ..terms(100, Unit::Minute, Algorithm::SlidingWindow) };
         for (terms, lifetime_ms, horizon_ms) in [
             (terms(100, Unit::Second, Algorithm::FixedWindow), 100, 1_000),
-            (
-                terms(100, Unit::Hour, Algorithm::FixedWindow),
-                2_000,
-                3_600_000,
-            ),
+            (terms(100, Unit::Hour, Algorithm::FixedWindow), 2_000, 3_600_000),
             (sliding(None), 2_000, 60_000),
             (sliding(Some(6)), 1_000, 10_000),
             (bucket(1_500), 1_500, 15_000),
@@ -211,10 +205,7 @@ mod tests {
             let lease = LeaseTerms::new(&limit, None).expect("it can be leased");
             let millis = [lease.lifetime, lease.horizon].map(|span| span.as_micros() / 1_000);
             assert_eq!(millis, [lifetime_ms, horizon_ms], "{limit}");
-            assert_eq!(
-                LeaseTerms::check(&terms, &limit, Some(lease.lifetime)),
-                Ok(())
-            );
+            assert_eq!(LeaseTerms::check(&terms, &limit, Some(lease.lifetime)), Ok(()));
         }
     }
 
@@ -222,13 +213,9 @@ mod tests {
     fn a_stated_lifetime_is_for_the_limits_that_it_fits() {
         let minute = terms(100, Unit::Minute, Algorithm::FixedWindow);
         let limit = Limit::new(&minute).expect("a limit");
-        for (millis, is_valid) in [
-            (0, false),
-            (19, false),
-            (20, true),
-            (30_000, true),
-            (30_001, false),
-        ] {
+        for (millis, is_valid) in
+            [(0, false), (19, false), (20, true), (30_000, true), (30_001, false)]
+        {
             let lifetime = Some(Span::from_micros(millis * 1_000));
             let checked = LeaseTerms::check(&minute, &limit, lifetime);
             assert_eq!(checked.is_ok(), is_valid, "{millis} ms: {checked:?}");

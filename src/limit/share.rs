@@ -13,18 +13,12 @@ pub struct Share {
 impl Share {
     /// The share of a replica whose rank is unknown.
     pub const fn one_of(replicas: NonZeroU32) -> Self {
-        Self {
-            replicas,
-            rank: None,
-        }
+        Self { replicas, rank: None }
     }
 
     /// The share of the replica with this rank, from 0.
     pub const fn ranked(replicas: NonZeroU32, rank: u32) -> Self {
-        Self {
-            replicas,
-            rank: Some(rank),
-        }
+        Self { replicas, rank: Some(rank) }
     }
 
     /// The number of replicas.
@@ -48,7 +42,6 @@ impl Share {
     }
 
     fn has_one_more(self, whole: u64) -> bool {
-        self.rank
-            .is_some_and(|rank| u64::from(rank) < whole % u64::from(self.replicas.get()))
+        self.rank.is_some_and(|rank| u64::from(rank) < whole % u64::from(self.replicas.get()))
     }
 }

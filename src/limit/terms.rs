@@ -55,10 +55,7 @@ pub enum LimitError {
     )]
     PeriodTooLong { unit_multiplier: u32, unit: Unit },
     #[error("{}", option.misplaced(*algorithm))]
-    Misplaced {
-        option: LimitOption,
-        algorithm: Algorithm,
-    },
+    Misplaced { option: LimitOption, algorithm: Algorithm },
     #[error(
         "a burst of 0 would reject every request; write at least 1, or requests_per_unit: 0 if that is intended"
     )]
@@ -66,25 +63,13 @@ pub enum LimitError {
     #[error(
         "a burst of {burst} over {period} cannot be counted exactly; the largest that can is {burst_max}"
     )]
-    BurstTooLarge {
-        burst: u64,
-        period: Span,
-        burst_max: u64,
-    },
+    BurstTooLarge { burst: u64, period: Span, burst_max: u64 },
     #[error("an amount of {requests} is too large for {algorithm}; the largest is {requests_max}")]
-    AmountTooLarge {
-        requests: u64,
-        algorithm: Algorithm,
-        requests_max: u64,
-    },
+    AmountTooLarge { requests: u64, algorithm: Algorithm, requests_max: u64 },
     #[error(
         "a sliding_window of {requests} over {period} cannot be counted exactly; the largest that can is {requests_max}"
     )]
-    RequestsTooLarge {
-        requests: u64,
-        period: Span,
-        requests_max: u64,
-    },
+    RequestsTooLarge { requests: u64, period: Span, requests_max: u64 },
     #[error(
         "a sliding_window has from 1 to {BUCKETS_MAX} buckets, not {0}; write algorithm: sliding_log to count every call"
     )]
@@ -127,10 +112,7 @@ impl Terms {
         let period = Span::from_micros(unit_micros.saturating_mul(unit_multiplier.into()));
         match unit_multiplier {
             0 => Err(LimitError::PeriodZero),
-            _ if period > PERIOD_MAX => Err(LimitError::PeriodTooLong {
-                unit_multiplier,
-                unit,
-            }),
+            _ if period > PERIOD_MAX => Err(LimitError::PeriodTooLong { unit_multiplier, unit }),
             _ => Ok(period),
         }
     }

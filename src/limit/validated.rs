@@ -58,27 +58,17 @@ impl Limit {
     /// The period is 0 or beyond 100 years, an option is for another algorithm or out of range, or
     /// the numbers would not stay below 2^53 even in seconds.
     pub fn new(terms: &Terms) -> Result<Self, LimitError> {
-        let &Terms {
-            requests,
-            algorithm,
-            ..
-        } = terms;
+        let &Terms { requests, algorithm, .. } = terms;
         let requests_max = match algorithm {
             Algorithm::FixedWindow => AMOUNT_MAX,
             _ => u64::from(u32::MAX),
         };
         if requests > requests_max {
-            return Err(LimitError::AmountTooLarge {
-                requests,
-                algorithm,
-                requests_max,
-            });
+            return Err(LimitError::AmountTooLarge { requests, algorithm, requests_max });
         }
         let period = terms.period()?;
         terms.check_options()?;
-        let over_limit_hits = terms
-            .over_limit_hits
-            .unwrap_or(algorithm.default_over_limit_hits());
+        let over_limit_hits = terms.over_limit_hits.unwrap_or(algorithm.default_over_limit_hits());
         let limit = Self {
             requests,
             capacity: requests,
@@ -93,11 +83,9 @@ impl Limit {
         };
         match algorithm {
             // Additions only, so any number is exact, and windows begin at whole seconds.
-            Algorithm::FixedWindow => Ok(Self {
-                tick: Tick::Second,
-                windows: terms.windows(),
-                ..limit
-            }),
+            Algorithm::FixedWindow => {
+                Ok(Self { tick: Tick::Second, windows: terms.windows(), ..limit })
+            }
             Algorithm::SlidingLog => Ok(limit),
             Algorithm::SlidingWindow => match terms.buckets {
                 None => limit.fading(),
@@ -117,26 +105,16 @@ impl Limit {
             return Err(LimitError::BurstZero);
         }
         let max_wait = terms.max_wait.unwrap_or(Span::ZERO);
-        if terms
-            .max_wait
-            .is_some_and(|wait| wait < MAX_WAIT_MIN || wait > MAX_WAIT_MAX)
-        {
+        if terms.max_wait.is_some_and(|wait| wait < MAX_WAIT_MIN || wait > MAX_WAIT_MAX) {
             return Err(LimitError::MaxWaitOutOfRange(max_wait));
         }
         // Zero requests reject every hit, so there is no burst either.
         let capacity = if self.requests == 0 { 0 } else { burst };
-        let limit = Self {
-            capacity,
-            max_wait,
-            ..self
-        };
+        let limit = Self { capacity, max_wait, ..self };
         let burst_max = limit.burst_max(Tick::Second);
         let tick = finest(burst, |tick| limit.burst_max(tick));
-        let tick = tick.ok_or(LimitError::BurstTooLarge {
-            burst,
-            period: self.period,
-            burst_max,
-        })?;
+        let tick =
+            tick.ok_or(LimitError::BurstTooLarge { burst, period: self.period, burst_max })?;
         Ok(Self { tick, ..limit })
     }
 
@@ -147,10 +125,7 @@ impl Limit {
         let requests = self.requests;
         let room = EXACT_MAX - 1 - requests;
         let room = room.saturating_sub(
-            self.max_wait
-                .as_micros()
-                .div_ceil(tick.span().as_micros())
-                .saturating_mul(requests),
+            self.max_wait.as_micros().div_ceil(tick.span().as_micros()).saturating_mul(requests),
         );
         let bursts = match self.over_limit_hits {
             OverLimitHits::Drop => 1,
@@ -161,9 +136,7 @@ impl Limit {
 
     /// The count of the fading window is multiplied by the ticks left of it.
     fn fading(self) -> Result<Self, LimitError> {
-        let Self {
-            requests, period, ..
-        } = self;
+        let Self { requests, period, .. } = self;
         let requests_max = |tick: Tick| (EXACT_MAX - 1) / self.ticks(tick);
         let tick = finest(requests, requests_max);
         let tick = tick.ok_or(LimitError::RequestsTooLarge {
@@ -182,10 +155,7 @@ impl Limit {
         if lease == Span::ZERO || lease > PERIOD_MAX {
             return Err(LimitError::LeaseOutOfRange(lease));
         }
-        Ok(Self {
-            period: lease,
-            ..self
-        })
+        Ok(Self { period: lease, ..self })
     }
 
     /// The part of a replica in the limit. Unless the limit is 0 it is at least 1, because a client
@@ -196,11 +166,7 @@ impl Limit {
     #[must_use]
     pub fn share(self, share: Share) -> Self {
         let part = |whole: u64| {
-            if whole == 0 {
-                0
-            } else {
-                share.of_allowed(whole).max(1)
-            }
+            if whole == 0 { 0 } else { share.of_allowed(whole).max(1) }
         };
         let capacity = part(self.capacity);
         if self.algorithm.is_bucket()
@@ -208,11 +174,7 @@ impl Limit {
         {
             return slower;
         }
-        Self {
-            requests: part(self.requests),
-            capacity,
-            ..self
-        }
+        Self { requests: part(self.requests), capacity, ..self }
     }
 
     /// This number of requests over a longer period. It is counted in this process only, where
@@ -220,11 +182,7 @@ impl Limit {
     fn slower(self, replicas: NonZeroU32, capacity: u64) -> Option<Self> {
         const CREDITS_MAX: u64 = 1 << 62;
         let period = self.period.as_micros().checked_mul(replicas.get().into())?;
-        let limit = Self {
-            period: Span::from_micros(period),
-            capacity,
-            ..self
-        };
+        let limit = Self { period: Span::from_micros(period), capacity, ..self };
         let deepest = limit.period_ticks().checked_mul(2 * (capacity + 1))?;
         (deepest <= CREDITS_MAX).then_some(limit)
     }
@@ -262,11 +220,7 @@ impl Limit {
 
     /// The unit of a period of one unit.
     pub fn unit(&self) -> Option<Unit> {
-        if self.algorithm.counts_holders() {
-            None
-        } else {
-            Unit::of(self.period)
-        }
+        if self.algorithm.counts_holders() { None } else { Unit::of(self.period) }
     }
 
     /// Units of a bucket that leak within `time`.
@@ -315,16 +269,8 @@ impl Terms {
     /// # Errors
     /// Those of [`Limit::new`].
     pub fn with_rate(&self, requests: u64, unit: Unit) -> Result<Limit, LimitError> {
-        let burst = self
-            .burst
-            .map(|burst| in_proportion(burst, self.requests, requests));
-        let terms = Self {
-            requests,
-            unit,
-            unit_multiplier: 1,
-            burst,
-            ..*self
-        };
+        let burst = self.burst.map(|burst| in_proportion(burst, self.requests, requests));
+        let terms = Self { requests, unit, unit_multiplier: 1, burst, ..*self };
         match Limit::new(&terms) {
             Err(LimitError::BurstTooLarge { burst_max, .. }) => Limit::new(&Self {
                 burst: Some(u32::try_from(burst_max).unwrap_or(u32::MAX)),
@@ -376,11 +322,7 @@ impl fmt::Display for Limit {
         if self.max_wait > Span::ZERO {
             write!(formatter, ", queue up to {}", self.max_wait)?;
         }
-        write!(
-            formatter,
-            ", over-limit hits {}",
-            self.over_limit_hits.name()
-        )
+        write!(formatter, ", over-limit hits {}", self.over_limit_hits.name())
     }
 }
 

@@ -27,17 +27,9 @@ impl Windows {
             Self::Aligned => {
                 let micros = period.as_micros();
                 let start = Time::from_micros(now.as_micros() / micros * micros);
-                Window {
-                    id: start,
-                    start,
-                    end: start.plus(period),
-                    date: None,
-                }
+                Window { id: start, start, end: start.plus(period), date: None }
             }
-            Self::UtcMonths(calendar) => Window {
-                date: None,
-                ..calendar.period(now)
-            },
+            Self::UtcMonths(calendar) => Window { date: None, ..calendar.period(now) },
             Self::Calendar(calendar) => calendar.period(now),
         }
     }

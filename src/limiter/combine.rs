@@ -43,11 +43,7 @@ pub(crate) fn combine(
     let rejects = |index: usize| hard_over(index) || (quotas_over && is_quota(&index));
 
     // A request that is over limit is not served at all, and SHADOW_MODE changes nothing.
-    let degraded = if over || modes.shadow {
-        SmallVec::new()
-    } else {
-        degraded(decision)
-    };
+    let degraded = if over || modes.shadow { SmallVec::new() } else { degraded(decision) };
     let rejected_by = (0..kinds.len()).find(|&index| over_limit && rejects(index));
     let mut metadata = settings.response_dynamic_metadata.then(|| {
         let decisive = rejected_by.or_else(|| headers::nearest(&statuses, hard_over));
@@ -92,11 +88,7 @@ fn degraded<'r>(decision: &Decision<'_, '_, 'r>) -> SmallVec<[&'r Rule; 2]> {
 fn body(decision: &Decision<'_, '_, '_>, rejects: impl Fn(usize) -> bool) -> Option<Box<str>> {
     let mut steps = decision.plan.steps.iter().enumerate();
     steps.find_map(|(index, step)| {
-        let rule = decision
-            .counted(step)
-            .filter(|_| rejects(index))?
-            .link
-            .rule?;
+        let rule = decision.counted(step).filter(|_| rejects(index))?.link.rule?;
         match &rule.on_limit {
             OnLimit::Reject { body } => body.as_deref().map(Into::into),
             _ => None,
@@ -110,11 +102,7 @@ fn kind(step: &Step<'_>, modes: Modes) -> Kind {
         _ if modes.quota => Kind::Quota,
         _ => {
             let mut rules = step.links().iter().filter_map(Link::own_rule);
-            if rules.any(|rule| rule.quota_mode) {
-                Kind::Quota
-            } else {
-                Kind::Hard
-            }
+            if rules.any(|rule| rule.quota_mode) { Kind::Quota } else { Kind::Hard }
         }
     }
 }

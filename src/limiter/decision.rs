@@ -65,12 +65,7 @@ impl Counted<'_, '_> {
     /// Seconds until the same hits would be admitted when over limit; else until nothing is used.
     /// At least 1.
     pub(crate) fn reset_secs(&self) -> u64 {
-        let Verdict {
-            over,
-            retry_after,
-            reset_after,
-            ..
-        } = *self.verdict;
+        let Verdict { over, retry_after, reset_after, .. } = *self.verdict;
         let reset = retry_after.filter(|_| over).unwrap_or(reset_after);
         reset.ceil_secs().max(1)
     }
@@ -133,10 +128,7 @@ impl<'d, 'q, 'r> Decision<'d, 'q, 'r> {
     /// The status of a step, as the response has it.
     pub(crate) fn status(&self, step: &'d Step<'r>) -> Status {
         if let Step::Unlimited(_) = step {
-            return Status {
-                remaining: u32::MAX.into(),
-                ..Status::default()
-            };
+            return Status { remaining: u32::MAX.into(), ..Status::default() };
         }
         let Some(counted) = self.counted(step) else {
             return Status::default();

@@ -38,11 +38,7 @@ pub(crate) fn end_span(
     response: &Response,
     fallback: &Fallback,
 ) {
-    let code = if response.over_limit {
-        "OVER_LIMIT"
-    } else {
-        "OK"
-    };
+    let code = if response.over_limit { "OVER_LIMIT" } else { "OK" };
     span.set_attribute("tollgate.code", code);
     if response.shadowed {
         span.set_attribute("tollgate.shadowed", "by SHADOW_MODE");
@@ -60,9 +56,7 @@ pub(crate) fn end_span(
     if let Some(policy) = links.find_map(|link| store_policy(link, decision, fallback)) {
         span.set_attribute("tollgate.store_policy", policy);
     }
-    if let Some(step) = response
-        .rejected_by
-        .map(|index| &decision.plan.steps[index])
+    if let Some(step) = response.rejected_by.map(|index| &decision.plan.steps[index])
         && let Some(Counted { link, check, .. }) = decision.counted(step)
     {
         span.set_attribute("tollgate.refused_by", path(link));
@@ -168,10 +162,7 @@ impl fmt::Write for Bounded {
 
 /// The text that `write` writes, up to `bytes_max`; `...` replaces the rest.
 fn bounded(bytes_max: usize, write: impl FnOnce(&mut Bounded) -> fmt::Result) -> String {
-    let mut bounded = Bounded {
-        text: String::new(),
-        bytes_max,
-    };
+    let mut bounded = Bounded { text: String::new(), bytes_max };
     match write(&mut bounded) {
         Ok(()) => bounded.text,
         Err(fmt::Error) => bounded.text + "...",
@@ -220,17 +211,8 @@ mod tests {
 
     fn query(value: &str) -> Query<'_> {
         let entries = smallvec![Entry::new("user", value), Entry::new("path", "/")];
-        let descriptor = Descriptor {
-            entries,
-            limit: None,
-            hits: Hits::Add(1),
-            hits_addend: None,
-        };
-        Query {
-            domain: b"d",
-            descriptors: smallvec![descriptor],
-            ..Query::default()
-        }
+        let descriptor = Descriptor { entries, limit: None, hits: Hits::Add(1), hits_addend: None };
+        Query { domain: b"d", descriptors: smallvec![descriptor], ..Query::default() }
     }
 
     #[test]
@@ -243,11 +225,7 @@ mod tests {
         );
         let long = "ü".repeat(5_000);
         let cut = shown(&long);
-        assert!(
-            cut.ends_with("ü...") && cut.len() <= REQUEST_BYTES_MAX + 3,
-            "{} bytes",
-            cut.len()
-        );
+        assert!(cut.ends_with("ü...") && cut.len() <= REQUEST_BYTES_MAX + 3, "{} bytes", cut.len());
     }
 
     #[test]

@@ -128,15 +128,10 @@ impl Fallback {
                     }
                     OnStoreError::Allow | OnStoreError::Error => allowed(check),
                 };
-                Verdict {
-                    source: Source::Fallback,
-                    ..verdict
-                }
+                Verdict { source: Source::Fallback, ..verdict }
             })
         });
-        let errors = decisions
-            .iter()
-            .map(|decision| decision.err().map(|failed| failed.error));
+        let errors = decisions.iter().map(|decision| decision.err().map(|failed| failed.error));
         Ok((verdicts.collect(), errors.collect()))
     }
 
@@ -176,11 +171,7 @@ pub fn failed_calls(kind: &'static str, metrics: &Metrics) -> metric::Counter {
 }
 
 fn allowed(check: &Check) -> Verdict {
-    Verdict {
-        remaining: check.limit.capacity,
-        reset_after: DENIED_FOR,
-        ..Verdict::default()
-    }
+    Verdict { remaining: check.limit.capacity, reset_after: DENIED_FOR, ..Verdict::default() }
 }
 
 /// A peek in place of each check that another one blocks, which was decided without a call: it
@@ -193,10 +184,5 @@ fn peeks_of_blocked(checks: &[Check], decisions: &Decisions) -> SmallVec<[Option
 
 fn denied(check: &Check) -> Verdict {
     let over = !matches!(check.hits, Hits::Refund(_));
-    Verdict {
-        over,
-        remaining: 0,
-        retry_after: over.then_some(DENIED_FOR),
-        ..allowed(check)
-    }
+    Verdict { over, remaining: 0, retry_after: over.then_some(DENIED_FOR), ..allowed(check) }
 }

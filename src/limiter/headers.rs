@@ -124,11 +124,7 @@ fn ietf(decision: &Decision<'_, '_, '_>) -> Vec<Header> {
     for (place, counted) in decision.limits() {
         let (limit, name) = (counted.check.limit, policy_name(counted.link.name(), place));
         let comma = if policies.is_empty() { "" } else { ", " };
-        let _ = write!(
-            policies,
-            "{comma}{name};q={}",
-            limit.requests.min(GREATEST_INTEGER)
-        );
+        let _ = write!(policies, "{comma}{name};q={}", limit.requests.min(GREATEST_INTEGER));
         // A concurrency limit has no period, and calendar periods have different lengths.
         if !limit.algorithm.counts_holders() && limit.windows == Windows::Aligned {
             let _ = write!(policies, ";w={}", limit.period.ceil_secs());
@@ -140,10 +136,7 @@ fn ietf(decision: &Decision<'_, '_, '_>) -> Vec<Header> {
     if policies.is_empty() {
         return Vec::new();
     }
-    vec![
-        header("RateLimit-Policy", policies),
-        header("RateLimit", state),
-    ]
+    vec![header("RateLimit-Policy", policies), header("RateLimit", state)]
 }
 
 /// The limits that are used from a threshold on, as a list of RFC 9651: what is used in percent,
@@ -225,16 +218,10 @@ descriptors:
             retry_after_header_enabled: true,
             ..Settings::default()
         };
-        let statuses: Vec<Status> = plan
-            .steps
-            .iter()
-            .map(|step| decision.status(step))
-            .collect();
+        let statuses: Vec<Status> = plan.steps.iter().map(|step| decision.status(step)).collect();
         let headers = of_response(&decision, &statuses, |_| false, later, &settings);
         let headers = headers.into_iter();
-        headers
-            .map(|(name, value)| format!("{name}: {value}"))
-            .collect()
+        headers.map(|(name, value)| format!("{name}: {value}")).collect()
     }
 
     #[test]

@@ -39,10 +39,7 @@ pub(crate) fn dynamic_metadata(
     }
     let mut fields = Map::new();
     fields.insert("domain".to_owned(), json!(Text(query.domain).shown()));
-    fields.insert(
-        "descriptors".to_owned(),
-        query.descriptors.iter().map(described).collect(),
-    );
+    fields.insert("descriptors".to_owned(), query.descriptors.iter().map(described).collect());
     if query.hits_addend > 0 {
         fields.insert("hitsAddend".to_owned(), json!(query.hits_addend));
     }
@@ -51,11 +48,8 @@ pub(crate) fn dynamic_metadata(
     }
     let decided = decisive.and_then(|index| decided(decision, statuses, index));
     if let Some(mut decided) = decided {
-        let warnings = if over_limit {
-            Vec::new()
-        } else {
-            decision.warnings().map(warning).collect()
-        };
+        let warnings =
+            if over_limit { Vec::new() } else { decision.warnings().map(warning).collect() };
         for (key, list) in [("limits", used(decision)), ("warnings", warnings)] {
             if !list.is_empty() {
                 decided[key] = list.into();
@@ -125,11 +119,7 @@ fn warning(warning: Warning<'_, '_>) -> Value {
 /// Adds the rules that degrade, by name, or by path if they have no name.
 pub(crate) fn add_degraded(metadata: &mut Metadata, degraded: &[&Rule]) {
     let name = |rule: &&Rule| {
-        if rule.name.is_empty() {
-            json!(*rule.path)
-        } else {
-            json!(rule.name)
-        }
+        if rule.name.is_empty() { json!(*rule.path) } else { json!(rule.name) }
     };
     metadata.insert(DEGRADED.to_owned(), degraded.iter().map(name).collect());
 }

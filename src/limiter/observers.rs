@@ -81,10 +81,7 @@ impl Observers {
 
     /// For the worker that this is called on.
     pub(crate) fn open(self: &Arc<Self>) -> Worker {
-        Worker {
-            top_keys: self.top_keys.open(),
-            shared: self.clone(),
-        }
+        Worker { top_keys: self.top_keys.open(), shared: self.clone() }
     }
 
     /// Observes what is used of a limit, and the thresholds that the request crossed.
@@ -113,10 +110,8 @@ impl Observers {
         percent: u8,
     ) {
         let link = counted.link;
-        let crossing = Crossing {
-            threshold_percent: percent,
-            used_percent: counted.used_percent(),
-        };
+        let crossing =
+            Crossing { threshold_percent: percent, used_percent: counted.used_percent() };
         match (link.further, link.own_rule()) {
             (Some(further), _) => further.stats.crossed(percent),
             (None, Some(rule)) => rule.stats.of_limit(&rule.name).crossed(percent),
@@ -165,9 +160,7 @@ impl Worker {
         let Decision { query, now, .. } = *decision;
         if !decision.plan.domain_known {
             let descriptors = query.descriptors.len() as u64;
-            observers
-                .stats
-                .domain_not_found(&decision.domain(), descriptors);
+            observers.stats.domain_not_found(&decision.domain(), descriptors);
         }
         if response.shadowed {
             observers.global_shadow_mode.inc();
@@ -208,11 +201,7 @@ impl Worker {
                 let Some(counted) = decision.decisive(limits) else {
                     continue;
                 };
-                let Counted {
-                    link,
-                    check,
-                    verdict,
-                } = counted;
+                let Counted { link, check, verdict } = counted;
                 let of_client;
                 let counters = match (&link.metric_name, link.own_rule()) {
                     (Some(name), _) => {

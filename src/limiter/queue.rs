@@ -88,10 +88,7 @@ impl QueueMetrics {
 
 impl Queue {
     pub(crate) fn new(metrics: QueueMetrics) -> Self {
-        Self {
-            permits: Arc::new(Semaphore::new(QUEUE_WAITERS_MAX)),
-            metrics,
-        }
+        Self { permits: Arc::new(Semaphore::new(QUEUE_WAITERS_MAX)), metrics }
     }
 
     /// A permit for a request that may book a slot. If there is none left, the request books no
@@ -102,10 +99,7 @@ impl Queue {
             return None;
         }
         if let Ok(permit) = self.permits.try_acquire() {
-            return Some(QueuePermit {
-                metrics: &self.metrics,
-                _permit: permit,
-            });
+            return Some(QueuePermit { metrics: &self.metrics, _permit: permit });
         }
         self.metrics.full.inc();
         for check in &mut request.checks {
@@ -136,10 +130,7 @@ impl QueuePermit<'_> {
         }
         self.metrics.waiters.inc();
         self.metrics.seconds.observe(wait.as_secs_f64());
-        let mut waiting = Waiting {
-            metrics: self.metrics,
-            slot_began: false,
-        };
+        let mut waiting = Waiting { metrics: self.metrics, slot_began: false };
         tokio::time::sleep(wait.into()).await;
         waiting.slot_began = true;
     }
@@ -171,10 +162,7 @@ fn reject_expired(verdicts: &mut Verdicts, now: Time, deadline: Time) -> bool {
 /// How long to delay an admitted request: until the last of its slots begins.
 pub(crate) fn wait(verdicts: &Verdicts) -> Span {
     let booked = verdicts.iter().filter(|verdict| is_booked(verdict));
-    booked
-        .map(|verdict| verdict.start_after)
-        .max()
-        .unwrap_or(Span::ZERO)
+    booked.map(|verdict| verdict.start_after).max().unwrap_or(Span::ZERO)
 }
 
 /// Whether a slot was booked that has not begun.
@@ -197,12 +185,7 @@ mod tests {
     const MILLI: Span = Span::from_micros(1_000);
 
     fn booked(start_after: Span) -> Verdict {
-        Verdict {
-            used: 1,
-            start_after,
-            reset_after: Span::from_secs(1),
-            ..Verdict::default()
-        }
+        Verdict { used: 1, start_after, reset_after: Span::from_secs(1), ..Verdict::default() }
     }
 
     #[test]
@@ -214,19 +197,9 @@ mod tests {
 
         let later = now.plus(Span::from_micros(1));
         assert!(reject_expired(&mut verdicts, later, deadline));
-        assert_eq!(
-            verdicts
-                .iter()
-                .map(|verdict| verdict.over)
-                .collect::<Vec<_>>(),
-            [false, true]
-        );
+        assert_eq!(verdicts.iter().map(|verdict| verdict.over).collect::<Vec<_>>(), [false, true]);
         assert_eq!(verdicts[1].retry_after, Some(MILLI));
-        assert_eq!(
-            wait(&verdicts),
-            Span::ZERO,
-            "over-limit responses are not delayed"
-        );
+        assert_eq!(wait(&verdicts), Span::ZERO, "over-limit responses are not delayed");
 
         let mut verdicts = Verdicts::from_slice(&[booked(Span::ZERO)]);
         assert!(
@@ -238,12 +211,8 @@ mod tests {
     #[test]
     fn jitter_is_whole_seconds_up_to_the_maximum() {
         assert_eq!(jitter(Span::ZERO), Span::ZERO);
-        let drawn: std::collections::BTreeSet<u64> = (0..1_000)
-            .map(|_| jitter(Span::from_secs(3)).as_micros())
-            .collect();
-        assert_eq!(
-            drawn.into_iter().collect::<Vec<_>>(),
-            [0, 1_000_000, 2_000_000, 3_000_000]
-        );
+        let drawn: std::collections::BTreeSet<u64> =
+            (0..1_000).map(|_| jitter(Span::from_secs(3)).as_micros()).collect();
+        assert_eq!(drawn.into_iter().collect::<Vec<_>>(), [0, 1_000_000, 2_000_000, 3_000_000]);
     }
 }

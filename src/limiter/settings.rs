@@ -110,8 +110,7 @@ impl Settings {
 }
 
 fn lines_per_second_max(text: &str) -> Result<NonZeroU32, String> {
-    text.parse()
-        .map_err(|_| "write a whole number, at least 1".to_owned())
+    text.parse().map_err(|_| "write a whole number, at least 1".to_owned())
 }
 
 /// Whole seconds, as Retry-After has them: a number, or a duration with its unit.
@@ -121,11 +120,7 @@ fn whole_secs(text: &str) -> Result<Span, String> {
     }
     let span = parse::duration(text)?;
     let is_whole = span.as_micros().is_multiple_of(MICROS_PER_SECOND);
-    if is_whole {
-        Ok(span)
-    } else {
-        Err("write whole seconds, such as 10s".to_owned())
-    }
+    if is_whole { Ok(span) } else { Err("write whole seconds, such as 10s".to_owned()) }
 }
 
 #[cfg(test)]

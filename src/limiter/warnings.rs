@@ -154,22 +154,15 @@ mod tests {
         let limit = Limit::new(&Terms::new(9, Unit::Day, Algorithm::FixedWindow)).expect("a limit");
         let mut check = Check::new(Key::default(), limit, Hits::Add(3));
         check.group = 1;
-        let verdict = |source| Verdict {
-            used: 3,
-            source,
-            ..Verdict::default()
-        };
+        let verdict = |source| Verdict { used: 3, source, ..Verdict::default() };
         let unblocked = Blocked::default();
         let found = Source::ALL.map(|source| charged(&check, &verdict(source), &unblocked));
         assert_eq!(found, [3, 0, 3, 0], "by {:?}", Source::ALL);
         let blocked = Blocked::of([(&check, true)].into_iter());
         assert_eq!(charged(&check, &verdict(Source::Store), &blocked), 0);
         // A slot that was booked, and begins after the deadline.
-        let late = Verdict {
-            over: true,
-            start_after: Span::from_secs(1),
-            ..verdict(Source::Store)
-        };
+        let late =
+            Verdict { over: true, start_after: Span::from_secs(1), ..verdict(Source::Store) };
         check.limit.over_limit_hits = OverLimitHits::Drop;
         assert_eq!(charged(&check, &late, &unblocked), 3);
     }

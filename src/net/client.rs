@@ -58,8 +58,5 @@ pub(crate) async fn exchange(
     request: Request<Body>,
     bytes_max: usize,
 ) -> anyhow::Result<(StatusCode, Bytes)> {
-    connected(address, async |connection| {
-        connection.send(request, bytes_max).await
-    })
-    .await
+    connected(address, async |connection| connection.send(request, bytes_max).await).await
 }

@@ -68,10 +68,7 @@ impl Trusted {
     pub(crate) fn new(certificates: Vec<CertificateDer<'static>>) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates.iter().cloned());
-        Self {
-            certificates,
-            roots: Arc::new(roots),
-        }
+        Self { certificates, roots: Arc::new(roots) }
     }
 
     /// Whether each certificate can be read.
@@ -235,9 +232,9 @@ fn sequence(der: &[u8]) -> Option<(&[u8], &[u8])> {
         None => (usize::from(len), rest),
         Some(bytes) => {
             let (len, rest) = rest.split_at_checked(usize::from(bytes))?;
-            let len = len.iter().try_fold(0_usize, |len, byte| {
-                Some(len.checked_mul(256)? + usize::from(*byte))
-            });
+            let len = len
+                .iter()
+                .try_fold(0_usize, |len, byte| Some(len.checked_mul(256)? + usize::from(*byte)));
             (len?, rest)
         }
     };

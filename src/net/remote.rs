@@ -71,9 +71,7 @@ impl Server {
     }
 
     async fn tcp(&self) -> anyhow::Result<TcpStream> {
-        let uri: Uri = format!("http://{}", self.address)
-            .parse()
-            .context("invalid host")?;
+        let uri: Uri = format!("http://{}", self.address).parse().context("invalid host")?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_keepalive(Some(KEEPALIVE_AFTER));

@@ -147,10 +147,7 @@ pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
 impl PemFile {
     /// The file that `setting` names.
     pub fn new(setting: impl Into<String>, path: impl AsRef<Path>) -> Self {
-        Self {
-            setting: setting.into(),
-            path: path.as_ref().to_owned(),
-        }
+        Self { setting: setting.into(), path: path.as_ref().to_owned() }
     }
 
     /// Reads the file.
@@ -175,11 +172,7 @@ impl PemFile {
         let read = CertificateDer::pem_slice_iter(&self.bytes()?)
             .collect::<Result<Vec<_>, _>>()
             .unwrap_or_default();
-        if read.is_empty() {
-            Err(self.missing("certificate"))
-        } else {
-            Ok(read)
-        }
+        if read.is_empty() { Err(self.missing("certificate")) } else { Ok(read) }
     }
 
     fn private_key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
@@ -226,10 +219,7 @@ impl Identity {
         let (chain, key) = (self.cert.certificates()?, self.key.private_key()?);
         let first = peers::readable(&chain[0]).into_owned().into_owned();
         let certified = CertifiedKey::from_der(vec![first], key, &provider());
-        let certified = certified.map(|certified| CertifiedKey {
-            cert: chain,
-            ..certified
-        });
+        let certified = certified.map(|certified| CertifiedKey { cert: chain, ..certified });
         certified.map_err(|error| {
             let Self { cert, key } = self;
             let error = match error {

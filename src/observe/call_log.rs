@@ -43,10 +43,7 @@ impl CallLog {
             "tollgate_call_log_dropped_total",
             "Log lines about calls, which LOG_LEVEL=debug has, dropped by the rate limit (call_lines_per_second_max).",
         );
-        tracing::enabled!(Level::DEBUG).then(|| Self {
-            second: Mutex::default(),
-            dropped,
-        })
+        tracing::enabled!(Level::DEBUG).then(|| Self { second: Mutex::default(), dropped })
     }
 
     /// Logs a call, which these rules decided.
@@ -94,19 +91,11 @@ fn bounded(text: &str) -> String {
 fn found(outcome: &Outcome) -> Option<String> {
     let rule = outcome.rule.as_ref()?;
     let (Some(source), Some(limit)) = (outcome.source, outcome.limit) else {
-        return Some(format!(
-            "rule {rule}: unlimited, or replaced by another rule of the call"
-        ));
+        return Some(format!("rule {rule}: unlimited, or replaced by another rule of the call"));
     };
-    let answer = if outcome.over_limit {
-        "OVER_LIMIT"
-    } else {
-        "OK"
-    };
+    let answer = if outcome.over_limit { "OVER_LIMIT" } else { "OK" };
     let (source, left) = (source.name(), outcome.remaining);
-    Some(format!(
-        "rule {rule}: {answer} by {source}, {left} left of {limit}"
-    ))
+    Some(format!("rule {rule}: {answer} by {source}, {left} left of {limit}"))
 }
 
 /// Why no rule is about a descriptor, with the name of the rules that is nearest to its own.

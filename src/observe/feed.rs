@@ -104,10 +104,7 @@ impl OverLimitFeed {
             Values::Clear => &self.0.clear,
             Values::Dropped => &self.0.redacted,
         };
-        Reader {
-            events: events.subscribe(),
-            shared: self.0.clone(),
-        }
+        Reader { events: events.subscribe(), shared: self.0.clone() }
     }
 
     pub(crate) fn is_read(&self) -> bool {
@@ -186,9 +183,7 @@ impl Shared {
             time: event.now.to_rfc3339_millis(),
             domain: shown(query.domain),
             rule: &event.link.path(),
-            descriptor: entries
-                .map(|entry| [shown(entry.key), shown(entry.value)])
-                .collect(),
+            descriptor: entries.map(|entry| [shown(entry.key), shown(entry.value)]).collect(),
             limit_name: event.link.name(),
             limit: event.check.limit.to_string(),
             used_percent: crossing.map(|crossing| crossing.used_percent),

@@ -94,14 +94,8 @@ impl History {
         metrics: &Metrics,
     ) -> Self {
         // Calls may be served before the first sample is taken.
-        let start = Sample {
-            at: clock.now(),
-            ..Sample::default()
-        };
-        let kept = Kept {
-            samples: VecDeque::from([start]),
-            ..Kept::default()
-        };
+        let start = Sample { at: clock.now(), ..Sample::default() };
+        let kept = Kept { samples: VecDeque::from([start]), ..Kept::default() };
         Self(Arc::new(Shared {
             rules,
             stats,
@@ -157,10 +151,7 @@ impl History {
             let earlier = samples.find(|sample| now.at.since(sample.at) <= period);
             now.after(earlier.unwrap_or(now))
         };
-        Recent {
-            hits_per_second: since(RATE_PERIOD).hits_per_second,
-            ..since(RECENT)
-        }
+        Recent { hits_per_second: since(RATE_PERIOD).hits_per_second, ..since(RECENT) }
     }
 
     /// Hits, and hits over limit, since the start of the process.
@@ -249,11 +240,7 @@ impl Sample {
         let seconds = self.at.since(earlier.at).as_secs_f64();
         let hits = between(earlier.hits, self.hits);
         Recent {
-            hits_per_second: if seconds > 0.0 {
-                hits.hits as f64 / seconds
-            } else {
-                0.0
-            },
+            hits_per_second: if seconds > 0.0 { hits.hits as f64 / seconds } else { 0.0 },
             hits,
             latency: quantiles(self.latency.as_ref(), earlier.latency.as_ref()),
         }
@@ -266,20 +253,14 @@ impl Totals {
             self.0.push_back((start, totals));
         }
         // One before the chart stays: its first bar begins with it.
-        while self
-            .0
-            .get(1)
-            .is_some_and(|(second, _)| second + BARS as u64 <= start)
-        {
+        while self.0.get(1).is_some_and(|(second, _)| second + BARS as u64 <= start) {
             self.0.pop_front();
         }
     }
 
     /// Whether they changed in the last hour.
     fn is_recent(&self, minute: u64) -> bool {
-        self.0
-            .back()
-            .is_some_and(|(last, _)| last + BARS as u64 > minute)
+        self.0.back().is_some_and(|(last, _)| last + BARS as u64 > minute)
     }
 
     /// The bars up to the one that begins at `last`, which ends with the totals of `now`.
@@ -295,11 +276,7 @@ impl Totals {
             starts.push(at_start);
         }
         let ends = starts.iter().skip(1).copied().chain([now]);
-        starts
-            .iter()
-            .zip(ends)
-            .map(|(start, end)| between(*start, end))
-            .collect()
+        starts.iter().zip(ends).map(|(start, end)| between(*start, end)).collect()
     }
 }
 
@@ -335,10 +312,7 @@ mod tests {
             let HitCounts { hits, over_limit } = chart[59 - (131 - minute)];
             [hits, over_limit]
         };
-        assert_eq!(
-            [99, 101, 129, 130, 131].map(hits_of),
-            [[5, 2], [4, 2], [1, 1], [0, 0], [2, 0]]
-        );
+        assert_eq!([99, 101, 129, 130, 131].map(hits_of), [[5, 2], [4, 2], [1, 1], [0, 0], [2, 0]]);
         assert_eq!(chart.iter().map(|minute| minute.hits).sum::<u64>(), 12);
     }
 
@@ -366,10 +340,7 @@ mod tests {
             recent,
             Recent {
                 hits_per_second: 2.0,
-                hits: HitCounts {
-                    hits: 100,
-                    over_limit: 2,
-                },
+                hits: HitCounts { hits: 100, over_limit: 2 },
                 latency: None,
             }
         );

@@ -80,10 +80,7 @@ impl DescriptorView {
             let rules = rules.as_ref().map_or_else(Arc::default, Arc::clone);
             shown(&Redacted::of(query, &rules).query())
         });
-        Quoted {
-            clear: shown(query),
-            dropped,
-        }
+        Quoted { clear: shown(query), dropped }
     }
 }
 
@@ -95,14 +92,9 @@ impl<'r, 'q> Redacted<'r, 'q> {
             let hops = domain.map(|domain| lookup(domain, &descriptor.entries).0);
             let hops = hops.unwrap_or_default();
             let entries = descriptor.entries.iter().enumerate();
-            entries
-                .map(|(index, entry)| named(*entry, hops.get(index)))
-                .collect()
+            entries.map(|(index, entry)| named(*entry, hops.get(index))).collect()
         });
-        Self {
-            values: values.collect(),
-            query,
-        }
+        Self { values: values.collect(), query }
     }
 
     pub(crate) fn query(&self) -> Query<'_> {

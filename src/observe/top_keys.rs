@@ -206,10 +206,7 @@ impl TopKeys {
 impl Worker {
     /// For the hits of one request.
     pub(crate) fn lock(&self) -> Recording<'_> {
-        Recording {
-            worker: self,
-            pending: self.pending.lock(),
-        }
+        Recording { worker: self, pending: self.pending.lock() }
     }
 }
 
@@ -228,14 +225,9 @@ impl Recording<'_> {
             return;
         };
         let hash = self.worker.hasher.hash_one(key.as_bytes());
-        let Pending {
-            rules: known,
-            bytes,
-        } = &mut *self.pending;
+        let Pending { rules: known, bytes } = &mut *self.pending;
         let address = Arc::as_ptr(&rule.path).addr();
-        let sketches = known
-            .entry(address)
-            .or_insert_with(|| Sketches::new(domain, rule));
+        let sketches = known.entry(address).or_insert_with(|| Sketches::new(domain, rule));
         let mut add = |sketch: &mut Sketch, weight| {
             let capacity = match *bytes {
                 PENDING_KEYS_BYTES_MAX.. => Capacity::Full,
@@ -311,16 +303,11 @@ impl Shared {
     fn take(&self, since: Time, now: Time) {
         // A lock for one assignment each: requests of these workers wait for it.
         let workers: Vec<_> = self.workers.lock().clone();
-        let taken: Vec<Pending> = workers
-            .iter()
-            .map(|worker| mem::take(&mut *worker.pending.lock()))
-            .collect();
+        let taken: Vec<Pending> =
+            workers.iter().map(|worker| mem::take(&mut *worker.pending.lock())).collect();
         let mut totals = self.totals.lock();
         let mut free = SLOT_KEYS_BYTES_MAX.saturating_sub(totals.trim(since));
-        for sketches in taken
-            .into_iter()
-            .flat_map(|pending| pending.rules.into_values())
-        {
+        for sketches in taken.into_iter().flat_map(|pending| pending.rules.into_values()) {
             let windows = totals.of(&sketches.domain, &sketches.rule);
             for (hash, key) in sketches.into_keys() {
                 if !windows.add(since, hash, &key, &mut free) {
@@ -459,10 +446,7 @@ descriptors:
         let plan = plan(&rules, &query, Modes::default(), Time::default()).expect("it is valid");
         let rule: Arc<str> = "d.user".into();
         let key = &plan.request.checks[0].key;
-        let history = top_keys
-            .history("d", &rule, key)
-            .await
-            .expect("it is known");
+        let history = top_keys.history("d", &rule, key).await.expect("it is known");
         assert_eq!(history.last().map(|counts| counts.hits), Some(4));
 
         clock.advance(Span::from_secs(70));
@@ -498,11 +482,7 @@ descriptors:
             clock.advance(READ_INTERVAL);
             let kept = top_keys.read(Selection::default(), Window::Minute).await;
             let kept: Vec<_> = kept.into_iter().flat_map(|rule| rule.keys).collect();
-            assert!(
-                (keys_max * 9 / 10..keys_max).contains(&kept.len()),
-                "{}",
-                kept.len()
-            );
+            assert!((keys_max * 9 / 10..keys_max).contains(&kept.len()), "{}", kept.len());
             let hits: u64 = kept.iter().map(|key| key.counts.hits).sum();
             assert!(hits + top_keys.0.full.get() <= recorded);
             assert_eq!(worker.pending.lock().bytes, 0);

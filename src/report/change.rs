@@ -88,9 +88,7 @@ pub(crate) fn diff(old: &RuleSet, new: &RuleSet, on_store_error: OnStoreError) -
     let removed = old.into_iter();
     sides.extend(removed.map(|(identity, before)| (identity, (Some(before), None))));
     let changes = sides.into_iter();
-    changes
-        .filter_map(|((domain, _), (before, after))| change(domain, before, after))
-        .collect()
+    changes.filter_map(|((domain, _), (before, after))| change(domain, before, after)).collect()
 }
 
 /// `None` if the sides are equal.
@@ -137,10 +135,7 @@ impl RuleChange {
     /// The names of options whose values differ, without those that follow from others.
     pub(crate) fn changed_options(&self) -> Vec<&str> {
         let sides = [&self.before, &self.after].map(Option::as_ref);
-        let names = sides
-            .into_iter()
-            .flatten()
-            .flat_map(|side| side.values.keys());
+        let names = sides.into_iter().flatten().flat_map(|side| side.values.keys());
         let names: BTreeSet<&str> = names.map(String::as_str).collect();
         let differs = |name: &&str| {
             let [before, after] = sides.map(|side| side?.values.get(*name));
@@ -191,10 +186,7 @@ impl<'r> Described<'r> {
         Self {
             path: path(domain, nodes),
             rule,
-            side: RuleSide {
-                values,
-                places: rule.map(Places::of),
-            },
+            side: RuleSide { values, places: rule.map(Places::of) },
         }
     }
 
@@ -206,9 +198,8 @@ impl<'r> Described<'r> {
         let shared = |described: &Self| described.side.values.get("share_threshold").cloned();
         let is_counted = rule.all_limits().next().is_some();
         let (counters, others) = (counters(rule), counters(other_rule));
-        let mut common = counters
-            .iter()
-            .filter_map(|(name, counter)| Some((counter, others.get(name)?)));
+        let mut common =
+            counters.iter().filter_map(|(name, counter)| Some((counter, others.get(name)?)));
         common.any(|(counter, other)| counter != other)
             || is_counted
                 && (rule.tagged_entries != other_rule.tagged_entries
@@ -220,16 +211,11 @@ impl Places {
     fn of(rule: &Rule) -> Self {
         let options = rule.options.iter();
         let options = options.map(|option| {
-            let source = OptionSource {
-                set_by: option.provenance.name(),
-                place: (&option.origin).into(),
-            };
+            let source =
+                OptionSource { set_by: option.provenance.name(), place: (&option.origin).into() };
             (option.key.to_owned(), source)
         });
-        Self {
-            source: (&rule.origin).into(),
-            option_sources: options.collect(),
-        }
+        Self { source: (&rule.origin).into(), option_sources: options.collect() }
     }
 }
 
@@ -259,9 +245,8 @@ fn described(
     let mut all = BTreeMap::new();
     for domain in rules.domains() {
         domain.visit(&mut |nodes| {
-            let is_rule = nodes
-                .last()
-                .is_some_and(|node| node.rule.is_some() || node.below.is_none());
+            let is_rule =
+                nodes.last().is_some_and(|node| node.rule.is_some() || node.below.is_none());
             if is_rule {
                 let entries = nodes.iter().map(|node| (&*node.key, &*node.value));
                 let described = Described::new(domain, nodes, on_store_error);
@@ -308,17 +293,9 @@ descriptors:
         let found: Vec<String> = diff(&old, &new, OnStoreError::Local)
             .iter()
             .map(|found| {
-                let restarts = if found.counter_restarts {
-                    ", restarts"
-                } else {
-                    ""
-                };
+                let restarts = if found.counter_restarts { ", restarts" } else { "" };
                 let options = found.changed_options().join(" ");
-                format!(
-                    "{} {}{restarts}: {options}",
-                    found.change.name(),
-                    found.rule
-                )
+                format!("{} {}{restarts}: {options}", found.change.name(), found.rule)
             })
             .collect();
         let expected = [
@@ -346,14 +323,8 @@ descriptors:
         let before = rules("unit: month, calendar: UTC");
         for (limit, restarts) in [
             ("unit: month, calendar: Europe/Berlin, warn_at: 80%", false),
-            (
-                "unit: month, calendar: {time_zone: UTC, at: \"06:00\"}",
-                false,
-            ),
-            (
-                "unit: month, calendar: {time_zone: UTC, first_day: 2}",
-                true,
-            ),
+            ("unit: month, calendar: {time_zone: UTC, at: \"06:00\"}", false),
+            ("unit: month, calendar: {time_zone: UTC, first_day: 2}", true),
             ("unit: month, unit_multiplier: 3, calendar: UTC", true),
             ("unit: month", true),
         ] {
@@ -373,25 +344,12 @@ descriptors:
         let longer = found.iter().find(|found| found.rule == "d.longer");
         let json = json!(longer.expect("it changed"));
         assert_eq!(
-            (
-                &json["change"],
-                &json["domain"],
-                &json["rule"],
-                &json["counter_restarts"]
-            ),
-            (
-                &json!("changed"),
-                &json!("d"),
-                &json!("d.longer"),
-                &json!(true)
-            )
+            (&json["change"], &json["domain"], &json["rule"], &json["counter_restarts"]),
+            (&json!("changed"), &json!("d"), &json!("d.longer"), &json!(true))
         );
         assert_eq!(json["before"]["unit"], "day");
         assert_eq!(json["before"]["option_sources"], json!({}));
-        assert_eq!(
-            json["after"]["source"],
-            json!({"file": "rules.yaml", "line": 7, "column": 5})
-        );
+        assert_eq!(json["after"]["source"], json!({"file": "rules.yaml", "line": 7, "column": 5}));
         assert_eq!(
             json["after"]["option_sources"]["on_store_error"],
             json!({"set_by": "the domain's defaults", "file": "rules.yaml", "line": 3, "column": 50})

@@ -129,20 +129,13 @@ impl fmt::Display for DecidedSide {
 
 impl From<&Limit> for StatedLimit {
     fn from(limit: &Limit) -> Self {
-        Self {
-            requests: limit.requests,
-            unit: limit.unit(),
-        }
+        Self { requests: limit.requests, unit: limit.unit() }
     }
 }
 
 impl From<bool> for Code {
     fn from(over_limit: bool) -> Self {
-        if over_limit {
-            Self::OverLimit
-        } else {
-            Self::Ok
-        }
+        if over_limit { Self::OverLimit } else { Self::Ok }
     }
 }
 

@@ -24,9 +24,7 @@ impl RuleSet {
         let mut lines = Vec::new();
         for domain in self.domains() {
             domain.visit(&mut |nodes| {
-                let rule = nodes
-                    .last()
-                    .and_then(|node| Some((node, node.rule.as_ref()?)));
+                let rule = nodes.last().and_then(|node| Some((node, node.rule.as_ref()?)));
                 lines.extend(rule.map(|(node, rule)| (&rule.path, line(domain, node, rule))));
             });
         }
@@ -71,22 +69,13 @@ fn line(domain: &Domain, node: &Node, rule: &Rule) -> String {
         }
         Allowance::Limited(limit) => amount(limit),
     };
-    let Rule {
-        path,
-        shadow_mode,
-        quota_mode,
-        ..
-    } = rule;
+    let Rule { path, shadow_mode, quota_mode, .. } = rule;
     let mut line = format!(
         "{}: {amount}, shadow_mode: {shadow_mode}, quota_mode: {quota_mode}",
         Escaped(path)
     );
     let counts = rule.limit().is_some() || rule.is_chained();
-    if counts
-        && !rule
-            .limit()
-            .is_some_and(|limit| is_expressible(domain, rule, limit))
-    {
+    if counts && !rule.limit().is_some_and(|limit| is_expressible(domain, rule, limit)) {
         for (key, value) in options(node, rule) {
             line += &format!(", {key}: {}", in_line(&value));
         }
@@ -128,23 +117,17 @@ fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
 fn in_line(value: &Value) -> String {
     let is_word = |text: &&str| {
         !text.is_empty()
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
     };
-    value
-        .as_str()
-        .filter(is_word)
-        .map_or_else(|| value.to_string(), str::to_owned)
+    value.as_str().filter(is_word).map_or_else(|| value.to_string(), str::to_owned)
 }
 
 impl DescriptorView {
     /// The last of `nodes`, behind those around it.
     fn new(domain: &Domain, nodes: &[&Node], on_store_error: OnStoreError) -> Self {
-        let entries = nodes.iter().map(|node| EntryView {
-            key: node.key.to_string(),
-            value: node.value.to_string(),
-        });
+        let entries = nodes
+            .iter()
+            .map(|node| EntryView { key: node.key.to_string(), value: node.value.to_string() });
         let node = nodes[nodes.len() - 1];
         let rule = node.rule.as_ref();
         Self {
@@ -167,10 +150,7 @@ impl RuleView {
                 unit_multiplier,
                 period_seconds: limit.period.ceil_secs(),
             });
-            LimitView {
-                requests_per_unit: limit.requests,
-                period,
-            }
+            LimitView { requests_per_unit: limit.requests, period }
         };
         let counts = rule.limit().is_some() || rule.is_chained();
         let default = ("on_store_error", on_store_error.name().into());
@@ -186,9 +166,7 @@ impl RuleView {
             detailed_metric: rule.naming == Naming::Detailed,
             metadata: rule.metadata.clone(),
             limit: rule.limit().map(limit),
-            options: options
-                .map(|(key, value)| (key.to_owned(), value))
-                .collect(),
+            options: options.map(|(key, value)| (key.to_owned(), value)).collect(),
         }
     }
 }

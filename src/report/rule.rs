@@ -67,11 +67,7 @@ pub(crate) struct PeriodView {
 #[serde(untagged)]
 pub(crate) enum Source {
     /// In a rules file.
-    File {
-        file: String,
-        line: u32,
-        column: u32,
-    },
+    File { file: String, line: u32, column: u32 },
     /// A resource of a control plane, which has no lines.
     Resource { resource: String },
 }
@@ -93,11 +89,7 @@ impl From<&Source> for Origin {
             Source::File { file, line, column } => (file, *line, *column),
             Source::Resource { resource } => (resource, 0, 0),
         };
-        Self {
-            file: file.as_str().into(),
-            line,
-            column,
-        }
+        Self { file: file.as_str().into(), line, column }
     }
 }
 

@@ -82,9 +82,6 @@ pub(crate) struct OverLimitEvent<'e> {
 
 impl KeyHits {
     pub(crate) fn counts(&self) -> HitCounts {
-        HitCounts {
-            hits: self.hits,
-            over_limit: self.over_limit,
-        }
+        HitCounts { hits: self.hits, over_limit: self.over_limit }
     }
 }

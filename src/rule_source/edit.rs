@@ -161,11 +161,9 @@ impl RuleFiles {
         let mut listed = Vec::with_capacity(names.len());
         for name in names {
             match self.read(&name, FILE_BYTES_MAX) {
-                Ok(bytes) => listed.push(Listed {
-                    etag: ETag::of(&bytes),
-                    bytes: bytes.len(),
-                    name,
-                }),
+                Ok(bytes) => {
+                    listed.push(Listed { etag: ETag::of(&bytes), bytes: bytes.len(), name })
+                }
                 // A folder, or removed since.
                 Err(EditError::Missing(_)) => {}
                 Err(error) => return Err(error.to_string()),

@@ -45,26 +45,15 @@ pub struct Directory {
 impl Directory {
     /// A file's name in messages, without the prefix of the directory.
     pub(crate) fn name_within<'s>(&self, source: &'s Source) -> &'s str {
-        source
-            .name
-            .strip_prefix(&*self.name_prefix)
-            .unwrap_or(&source.name)
+        source.name.strip_prefix(&*self.name_prefix).unwrap_or(&source.name)
     }
 
     /// Directories to watch: itself, and those in which a link to it can change.
     pub(crate) fn watched(&self) -> Vec<&Path> {
         let mut watched = vec![&*self.path];
         let top = self.root.as_deref().unwrap_or(&self.path);
-        let above = self
-            .path
-            .ancestors()
-            .skip(1)
-            .take_while(|ancestor| ancestor.starts_with(top));
-        watched.extend(
-            above
-                .chain(top.parent())
-                .filter(|path| !path.as_os_str().is_empty()),
-        );
+        let above = self.path.ancestors().skip(1).take_while(|ancestor| ancestor.starts_with(top));
+        watched.extend(above.chain(top.parent()).filter(|path| !path.as_os_str().is_empty()));
         watched
     }
 
@@ -107,11 +96,7 @@ impl Directory {
     }
 
     fn source(&self, path: &Path, text: Arc<str>) -> Source {
-        Source {
-            name: self.name(path).into(),
-            path: path.to_string_lossy().into(),
-            text,
-        }
+        Source { name: self.name(path).into(), path: path.to_string_lossy().into(), text }
     }
 
     /// A file's name in messages.
@@ -163,15 +148,14 @@ impl Directory {
             return self.ignores(below);
         }
         let base = self.base.as_deref();
-        base.and_then(|base| path.strip_prefix(base).ok())
-            .is_some_and(|below| {
-                let (name, is_folder) = (dotted(below), entry.file_type().is_dir());
-                let folder = format!("{name}.");
-                let selected = name.starts_with(&self.name_prefix)
-                    || is_folder && folder.starts_with(&self.name_prefix);
-                let leads = is_folder && (name.is_empty() || self.name_prefix.starts_with(&folder));
-                self.ignores(below) || !(selected || leads)
-            })
+        base.and_then(|base| path.strip_prefix(base).ok()).is_some_and(|below| {
+            let (name, is_folder) = (dotted(below), entry.file_type().is_dir());
+            let folder = format!("{name}.");
+            let selected = name.starts_with(&self.name_prefix)
+                || is_folder && folder.starts_with(&self.name_prefix);
+            let leads = is_folder && (name.is_empty() || self.name_prefix.starts_with(&folder));
+            self.ignores(below) || !(selected || leads)
+        })
     }
 
     /// Whether a path below the directory is left out.
@@ -187,9 +171,7 @@ impl Directory {
 /// # Errors
 /// As [`Directory::read`].
 pub(crate) fn read_cases(path: &Path) -> anyhow::Result<Vec<Source>> {
-    let mut files = walk(path, "test cases", |entry| {
-        is_dot(entry) && entry.depth() > 0
-    })?;
+    let mut files = walk(path, "test cases", |entry| is_dot(entry) && entry.depth() > 0)?;
     files.retain(|file| file == path || has_cases(file));
     files.iter().map(|file| read_source(file)).collect()
 }
@@ -223,9 +205,7 @@ fn walk(
             Err(error) => {
                 let path = error.path().unwrap_or(path).display().to_string();
                 // Only the error of the system shows a shortage of file descriptors.
-                let error = error
-                    .into_io_error()
-                    .unwrap_or_else(|| io::ErrorKind::Other.into());
+                let error = error.into_io_error().unwrap_or_else(|| io::ErrorKind::Other.into());
                 return Err(error).with_context(|| format!("read {content} from {path}"));
             }
         }
@@ -247,9 +227,7 @@ fn is_dot(entry: &DirEntry) -> bool {
 /// Whether a file has test cases, by its name.
 pub(crate) fn has_cases(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    CASES_SUFFIXES
-        .iter()
-        .any(|suffix| name.ends_with(suffix.as_bytes()))
+    CASES_SUFFIXES.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
 }
 
 fn is_not_found(error: &walkdir::Error) -> bool {
@@ -269,11 +247,7 @@ pub(crate) fn read_overlay(path: &Path) -> anyhow::Result<Source> {
 fn read_source(path: &Path) -> anyhow::Result<Source> {
     let text = read_text(path)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok(Source {
-        name: name.into(),
-        path: path.to_string_lossy().into(),
-        text: text.into(),
-    })
+    Ok(Source { name: name.into(), path: path.to_string_lossy().into(), text: text.into() })
 }
 
 /// Reads a file. Bytes that are not UTF-8 become [`NOT_UTF8`], for which the parser reports the

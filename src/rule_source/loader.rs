@@ -44,17 +44,12 @@ impl Loader {
     }
 
     fn stat(&self) -> Stat {
-        (
-            self.directory.stat(),
-            self.publisher.overlay().and_then(FileStat::of),
-        )
+        (self.directory.stat(), self.publisher.overlay().and_then(FileStat::of))
     }
 
     /// Whether the error is a shortage of file descriptors: the rules may be unchanged.
     fn is_shortage(&mut self, error: &anyhow::Error) -> bool {
-        error
-            .downcast_ref()
-            .is_some_and(|error| self.shortage.is_cause_of(error, "rules"))
+        error.downcast_ref().is_some_and(|error| self.shortage.is_cause_of(error, "rules"))
     }
 }
 
@@ -79,10 +74,8 @@ impl Watched for Loader {
     /// Reads the rules, and publishes them if they have changed.
     fn load(&mut self) {
         let before = self.stat();
-        let read = self
-            .directory
-            .read()
-            .and_then(|sources| Ok((sources, self.publisher.read_overlay()?)));
+        let read =
+            self.directory.read().and_then(|sources| Ok((sources, self.publisher.read_overlay()?)));
         self.seen = Some(before).filter(|before| *before == self.stat());
         let (sources, overlay) = match read {
             Ok(read) => read,

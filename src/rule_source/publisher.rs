@@ -107,10 +107,7 @@ impl RulePublisher {
         overlay: Option<Source>,
     ) -> Result<(), Vec<String>> {
         let hash = self.hash(texts, overlay.as_ref());
-        let options = CompileOptions {
-            overlay,
-            ..self.options.clone()
-        };
+        let options = CompileOptions { overlay, ..self.options.clone() };
         let loaded = config::load_inputs(inputs, &options)
             .map_err(|findings| self.reject_findings(findings))?;
         for warning in &loaded.warnings {
@@ -126,13 +123,7 @@ impl RulePublisher {
         self.live.replace(loaded.rules);
         self.options.stats.forget_retired();
         // At the level of envoyproxy/ratelimit's "Successfully loaded new configuration".
-        tracing::info!(
-            rules,
-            domains,
-            sources = inputs.len(),
-            hash,
-            "rules {event}"
-        );
+        tracing::info!(rules, domains, sources = inputs.len(), hash, "rules {event}");
         self.update_health();
         // Last: a reader that sees these finds the rules in force.
         self.rules.set(gauged(rules));
@@ -152,14 +143,7 @@ impl RulePublisher {
             .then_some(("DEFAULT_CONSISTENCY", "leased".as_bytes()));
         let months = (self.options.windows != Windows::Aligned)
             .then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
-        hash_of(
-            texts
-                .into_iter()
-                .chain(overlay)
-                .chain(algorithm)
-                .chain(consistency)
-                .chain(months),
-        )
+        hash_of(texts.into_iter().chain(overlay).chain(algorithm).chain(consistency).chain(months))
     }
 
     /// Rejects rules for what the compiler found, which it logs and returns.
@@ -196,11 +180,7 @@ impl RulePublisher {
 
     /// The configuration that stays in force after a rejection, for the log.
     fn left_in_force(&self) -> &'static str {
-        if self.live.load().is_some() {
-            "last good configuration"
-        } else {
-            "none"
-        }
+        if self.live.load().is_some() { "last good configuration" } else { "none" }
     }
 
     /// The errors of the newest rules; `None` if they are in force.
@@ -236,10 +216,7 @@ pub(crate) fn hash_of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) 
     let mut texts: Vec<_> = texts.into_iter().collect();
     texts.sort_unstable();
     let mut hasher = Sha256::new();
-    for part in texts
-        .into_iter()
-        .flat_map(|(name, text)| [name.as_bytes(), text])
-    {
+    for part in texts.into_iter().flat_map(|(name, text)| [name.as_bytes(), text]) {
         // With lengths, different lists of texts are never the same bytes.
         hasher.update((part.len() as u64).to_be_bytes());
         hasher.update(part);
@@ -262,13 +239,8 @@ mod tests {
         let hash = of(&[a, b]);
         assert_eq!(hash, of(&[b, a]));
         assert!(hash > 0 && hash < 1 << 53);
-        for other in [
-            &[a][..],
-            &[a, ("b", "else")],
-            &[a, ("c", "more")],
-            &[("at", "ext"), b],
-            &[],
-        ] {
+        for other in [&[a][..], &[a, ("b", "else")], &[a, ("c", "more")], &[("at", "ext"), b], &[]]
+        {
             assert_ne!(hash, of(other), "{other:?}");
         }
     }

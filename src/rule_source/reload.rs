@@ -23,10 +23,7 @@ pub(crate) struct LastLoad {
 
 impl Default for Reload {
     fn default() -> Self {
-        Self {
-            requested: Arc::default(),
-            last: watch::Sender::new(LastLoad::default()),
-        }
+        Self { requested: Arc::default(), last: watch::Sender::new(LastLoad::default()) }
     }
 }
 
@@ -65,11 +62,8 @@ mod tests {
     use super::*;
 
     fn load(text: &str, problems: &[&str]) -> LastLoad {
-        let source = Source {
-            name: "a.yaml".into(),
-            path: "/rules/a.yaml".into(),
-            text: text.into(),
-        };
+        let source =
+            Source { name: "a.yaml".into(), path: "/rules/a.yaml".into(), text: text.into() };
         LastLoad {
             sources: vec![source],
             problems: problems.iter().map(ToString::to_string).collect(),

@@ -49,12 +49,7 @@ pub struct Reading {
     #[arg(long, env, default_value = "FILE", value_name = "TYPE")]
     pub config_type: ConfigType,
     /// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY
-    #[arg(
-        long,
-        env,
-        default_value = "/srv/runtime_data/current",
-        value_name = "DIR"
-    )]
+    #[arg(long, env, default_value = "/srv/runtime_data/current", value_name = "DIR")]
     pub runtime_root: PathBuf,
     /// See RUNTIME_ROOT
     #[arg(long, env, value_name = "DIR")]
@@ -258,13 +253,7 @@ fn default_algorithm(text: &str) -> Result<Algorithm, String> {
 }
 
 fn months(text: &str) -> Result<Windows, String> {
-    parse::boolean(text).map(|calendar| {
-        if calendar {
-            utc_months()
-        } else {
-            Windows::Aligned
-        }
-    })
+    parse::boolean(text).map(|calendar| if calendar { utc_months() } else { Windows::Aligned })
 }
 
 fn metric_dots(text: &str) -> Result<Dots, String> {

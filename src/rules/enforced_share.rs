@@ -84,19 +84,13 @@ mod tests {
     #[test]
     fn positions_are_the_same_in_every_version() {
         assert_eq!(position_of("shop", &[("user", "42")]), 1_900);
-        assert_eq!(
-            position_of("shop", &[("tenant", "acme"), ("path", "/a")]),
-            6_057
-        );
+        assert_eq!(position_of("shop", &[("tenant", "acme"), ("path", "/a")]), 6_057);
         assert_eq!(position_of("", &[]), 5_139);
     }
 
     #[test]
     fn entries_that_are_joined_differently_have_different_positions() {
-        assert_ne!(
-            position_of("d", &[("ab", "c")]),
-            position_of("d", &[("a", "bc")])
-        );
+        assert_ne!(position_of("d", &[("ab", "c")]), position_of("d", &[("a", "bc")]));
         assert_ne!(
             position_of("d", &[("a", "b"), ("c", "d")]),
             position_of("d", &[("c", "d"), ("a", "b")])
@@ -106,9 +100,7 @@ mod tests {
     #[test]
     fn raising_the_share_releases_no_key() {
         for user in 0..200 {
-            let enforced: Vec<bool> = (0..=100)
-                .map(|percent| is_enforced(percent, user))
-                .collect();
+            let enforced: Vec<bool> = (0..=100).map(|percent| is_enforced(percent, user)).collect();
             assert!(enforced.is_sorted(), "user {user}");
             assert_eq!((enforced[0], enforced[100]), (false, true));
         }
@@ -117,14 +109,9 @@ mod tests {
     #[test]
     fn the_share_of_keys_is_the_percentage() {
         for percent in [1, 10, 50, 90] {
-            let enforced = (0..10_000)
-                .filter(|&user| is_enforced(percent, user))
-                .count();
+            let enforced = (0..10_000).filter(|&user| is_enforced(percent, user)).count();
             let expected = usize::try_from(percent).expect("it is small") * 100;
-            assert!(
-                enforced.abs_diff(expected) < 150,
-                "{enforced} of 10,000 at {percent} percent"
-            );
+            assert!(enforced.abs_diff(expected) < 150, "{enforced} of 10,000 at {percent} percent");
         }
     }
 

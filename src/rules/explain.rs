@@ -79,11 +79,7 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
         }
     }
     let is_unmatched = plan.steps.iter().any(|step| matches!(step, Step::NoRule));
-    let outcome = if is_unmatched {
-        Outcome::NoRule
-    } else {
-        Outcome::Matched
-    };
+    let outcome = if is_unmatched { Outcome::NoRule } else { Outcome::Matched };
     explanation(outcome, text)
 }
 
@@ -247,10 +243,8 @@ fn on_limit(on_limit: &OnLimit) -> String {
             "\n     on_limit: queue: waits for its slot, rejected if that takes longer".to_owned()
         }
         OnLimit::Degrade { request_headers } => {
-            let headers: Vec<String> = request_headers
-                .iter()
-                .map(|(name, value)| format!("{name}: {value}"))
-                .collect();
+            let headers: Vec<String> =
+                request_headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
             let sent = if headers.is_empty() {
                 "dynamic metadata alone".to_owned()
             } else {

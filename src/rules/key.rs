@@ -164,11 +164,7 @@ pub fn counter_key<'e>(
     }
     let mut key = Key::from(&*head.safe);
     push_entries(&mut key, entries);
-    shorten(
-        &mut key,
-        head.safe.len(),
-        KEY_BYTES_MAX.saturating_sub(tail.len()),
-    );
+    shorten(&mut key, head.safe.len(), KEY_BYTES_MAX.saturating_sub(tail.len()));
     key.push(tail.as_bytes());
     key
 }
@@ -219,11 +215,7 @@ fn shorten(key: &mut Key, from: usize, len_max: usize) {
 
 /// The name of a holder, from a value of the request.
 pub(crate) fn holder(value: &[u8]) -> Box<[u8]> {
-    if value.len() > HOLDER_BYTES_MAX {
-        hashed(value).into_bytes().into()
-    } else {
-        value.into()
-    }
+    if value.len() > HOLDER_BYTES_MAX { hashed(value).into_bytes().into() } else { value.into() }
 }
 
 fn push_encoded(key: &mut Key, bytes: &[u8]) {

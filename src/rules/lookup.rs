@@ -46,9 +46,7 @@ impl<'r> Hop<'r> {
             return None;
         }
         let label = self.node.label.as_bytes();
-        let value = label
-            .strip_prefix(entry.key)
-            .and_then(|rest| rest.strip_prefix(b"_"));
+        let value = label.strip_prefix(entry.key).and_then(|rest| rest.strip_prefix(b"_"));
         Some(value.unwrap_or(label))
     }
 }
@@ -65,11 +63,7 @@ pub(crate) fn counted_by<'e>(
     let holder = names_holders.then(|| entries.len() - 1);
     entries.iter().enumerate().map(move |(index, &entry)| {
         let shared = hops.get(index).and_then(|hop| hop.shared_value(entry));
-        let value = if holder == Some(index) {
-            &[]
-        } else {
-            shared.unwrap_or(entry.value)
-        };
+        let value = if holder == Some(index) { &[] } else { shared.unwrap_or(entry.value) };
         Entry { value, ..entry }
     })
 }

@@ -99,8 +99,7 @@ impl<'r> Plan<'r> {
         now: Time,
     ) -> Result<(), InvalidRequest> {
         let Some(domain) = rules.domain(query.domain) else {
-            self.steps
-                .extend(query.descriptors.iter().map(|_| Step::NoRule));
+            self.steps.extend(query.descriptors.iter().map(|_| Step::NoRule));
             return Ok(());
         };
         let count = query.descriptors.len();
@@ -148,14 +147,7 @@ impl<'p, 'r> Counted<'p, 'r> {
     fn own(matched: &'p Matched<'r>, limit: &'p Limit) -> Self {
         let is_override = matched.stated.is_some();
         let hops: &[_] = if is_override { &[] } else { &matched.hops };
-        Self {
-            rule: matched.rule,
-            further: None,
-            limit,
-            is_override,
-            hops,
-            entries: usize::MAX,
-        }
+        Self { rule: matched.rule, further: None, limit, is_override, hops, entries: usize::MAX }
     }
 }
 
@@ -233,19 +225,13 @@ impl<'r> Planner<'_, '_, 'r> {
         for (check, link) in self.plan.request.checks[first..].iter_mut().zip(&links) {
             check.limit.chained = true;
             check.settles = rule.settles() || link.passes;
-            check.limit.over_limit_hits = if check.settles {
-                OverLimitHits::Count
-            } else {
-                OverLimitHits::Drop
-            };
+            check.limit.over_limit_hits =
+                if check.settles { OverLimitHits::Count } else { OverLimitHits::Drop };
             if links.len() > 1 && !rule.settles() {
                 check.group = u16::try_from(index + 1).unwrap_or(u16::MAX);
             }
         }
-        Ok(Step::Chain {
-            rule,
-            links: links.into(),
-        })
+        Ok(Step::Chain { rule, links: links.into() })
     }
 
     /// All or nothing of the checks so far.
@@ -263,14 +249,7 @@ impl<'r> Planner<'_, '_, 'r> {
         index: usize,
         counted: &Counted<'_, 'r>,
     ) -> Result<Link<'r>, InvalidRequest> {
-        let &Counted {
-            rule,
-            further,
-            limit,
-            is_override,
-            hops,
-            ..
-        } = counted;
+        let &Counted { rule, further, limit, is_override, hops, .. } = counted;
         // Whose shadow_mode, quota_mode, names and keys apply: no rule's to a limit in a request,
         // as in envoyproxy/ratelimit.
         let own = rule.filter(|_| !is_override);
@@ -343,10 +322,7 @@ impl<'r> Planner<'_, '_, 'r> {
         let rate = |check: &Check| (check.limit.requests, check.limit.capacity);
         let is_lower = rate(check) < rate(&checks[stated]);
         if let (Some(link), Some(check), true) = (links.pop(), checks.pop(), is_lower) {
-            links[own] = Link {
-                check: stated,
-                ..link
-            };
+            links[own] = Link { check: stated, ..link };
             checks[stated] = check;
         }
     }
@@ -367,9 +343,7 @@ impl<'r> Planner<'_, '_, 'r> {
     /// A peek books nothing; its verdict says whether hits would be held back.
     fn book_ahead(&self, limit: &Limit) -> Span {
         let max_wait = limit.max_wait;
-        self.query
-            .deadline
-            .map_or(max_wait, |deadline| max_wait.min(deadline.since(self.now)))
+        self.query.deadline.map_or(max_wait, |deadline| max_wait.min(deadline.since(self.now)))
     }
 }
 
@@ -383,10 +357,7 @@ fn charge_over_limit(check: &mut Check, passes: bool, rule: Option<&Rule>) {
 
 /// The name of the holder that takes or releases a slot: the value of the last entry.
 fn holder(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, InvalidRequest> {
-    let last = descriptor
-        .entries
-        .last()
-        .expect("a rule was met by its last entry");
+    let last = descriptor.entries.last().expect("a rule was met by its last entry");
     if last.value.is_empty() {
         return Err(InvalidRequest(format!(
             "descriptors[{index}] has no value for {}, which names the holder of a slot; send one that no other request has",

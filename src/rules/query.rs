@@ -89,10 +89,7 @@ impl<'q> Entry<'q> {
         key: &'q (impl AsRef<[u8]> + ?Sized),
         value: &'q (impl AsRef<[u8]> + ?Sized),
     ) -> Self {
-        Self {
-            key: key.as_ref(),
-            value: value.as_ref(),
-        }
+        Self { key: key.as_ref(), value: value.as_ref() }
     }
 
     /// Reads `key=value`. The value is everything after the first `=`; without `=` it is empty, as
@@ -102,20 +99,11 @@ impl<'q> Entry<'q> {
     /// An empty key.
     pub fn parse(entry: &'q (impl AsRef<[u8]> + ?Sized)) -> Result<Self, String> {
         let entry = entry.as_ref();
-        let end = entry
-            .iter()
-            .position(|&byte| byte == b'=')
-            .unwrap_or(entry.len());
+        let end = entry.iter().position(|&byte| byte == b'=').unwrap_or(entry.len());
         if end == 0 {
-            return Err(format!(
-                "the entry `{}` has no key; write key=value",
-                Text(entry)
-            ));
+            return Err(format!("the entry `{}` has no key; write key=value", Text(entry)));
         }
-        Ok(Self {
-            key: &entry[..end],
-            value: entry.get(end + 1..).unwrap_or_default(),
-        })
+        Ok(Self { key: &entry[..end], value: entry.get(end + 1..).unwrap_or_default() })
     }
 }
 
@@ -160,10 +148,8 @@ impl<'q> Query<'q> {
     where
         B: AsRef<[u8]> + ?Sized,
     {
-        let entries: SmallVec<[Entry<'q>; 4]> = entries
-            .into_iter()
-            .map(Entry::parse)
-            .collect::<Result<_, _>>()?;
+        let entries: SmallVec<[Entry<'q>; 4]> =
+            entries.into_iter().map(Entry::parse).collect::<Result<_, _>>()?;
         Ok(Self {
             domain: domain.as_ref(),
             descriptors: [Descriptor::new(entries)].into_iter().collect(),

@@ -273,7 +273,6 @@ impl Rule {
 
     /// Whether the value of the last entry names a holder, and is no part of the counter key.
     pub fn names_holders(&self) -> bool {
-        self.limit()
-            .is_some_and(|limit| limit.algorithm.counts_holders())
+        self.limit().is_some_and(|limit| limit.algorithm.counts_holders())
     }
 }

@@ -162,11 +162,7 @@ impl StatsTable {
         }
         let mut names = self.names.write();
         let is_known = names.unknown_domains.contains_key(domain);
-        let name = if is_known || self.admits(&mut names, domain) {
-            domain
-        } else {
-            OTHER
-        };
+        let name = if is_known || self.admits(&mut names, domain) { domain } else { OTHER };
         let count = names.unknown_domains.entry(name.into()).or_default();
         count.fetch_add(descriptors, Relaxed);
     }
@@ -176,9 +172,7 @@ impl StatsTable {
         let names = self.names.read();
         let all = names.of_rules.values().chain(names.of_clients.values());
         all.map(|stats| stats.hits())
-            .fold([0, 0], |[hits, over], [more, more_over]| {
-                [hits + more, over + more_over]
-            })
+            .fold([0, 0], |[hits, over], [more, more_over]| [hits + more, over + more_over])
     }
 
     /// Whether one more client-supplied name may be kept; it is counted in any case.
@@ -290,10 +284,7 @@ fn rule_series(
     let mapped = format!("ratelimit_service_rate_limit_{metric}");
     // The mapping knows no names without a label for a key either.
     if of_client || family == Family::Mapped && labels.len() >= 2 {
-        Series {
-            of_client,
-            ..Series::counter(&mapped, help, labels, count, Some(statsd))
-        }
+        Series { of_client, ..Series::counter(&mapped, help, labels, count, Some(statsd)) }
     } else {
         Series::counter(&escaped(&statsd), help, Vec::new(), count, Some(statsd))
     }

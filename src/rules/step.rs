@@ -108,8 +108,7 @@ impl<'r> Link<'r> {
 
     /// The path of its rule, as `explain` shows it.
     pub(crate) fn path(&self) -> Arc<str> {
-        self.rule
-            .map_or_else(|| OWN_LIMIT.into(), |rule| rule.path.clone())
+        self.rule.map_or_else(|| OWN_LIMIT.into(), |rule| rule.path.clone())
     }
 
     /// Used shares from which responses carry a warning, in percent.

@@ -109,9 +109,7 @@ impl RuleSet {
     /// Puts domains together. Their names are distinct.
     pub fn new(domains: impl IntoIterator<Item = Domain>) -> Self {
         let named = |domain: Domain| (domain.name.as_bytes().into(), domain);
-        Self {
-            domains: domains.into_iter().map(named).collect(),
-        }
+        Self { domains: domains.into_iter().map(named).collect() }
     }
 
     /// Whether a rule counts over a day or more.
@@ -180,10 +178,8 @@ impl RuleSet {
                         };
                         (node.key.to_string(), value)
                     });
-                    let example = Example {
-                        domain: domain.name.to_string(),
-                        entries: entries.collect(),
-                    };
+                    let example =
+                        Example { domain: domain.name.to_string(), entries: entries.collect() };
                     best = Some((capacity, example));
                 }
             });
@@ -331,27 +327,17 @@ descriptors:
     /// The rules of one file.
     pub(crate) fn rules_of(text: &str) -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = CompileOptions {
-            key_format: KeyFormat::Safe,
-            ..CompileOptions::new(stats)
-        };
-        let source = Source {
-            name: "rules.yaml".into(),
-            path: "rules.yaml".into(),
-            text: text.into(),
-        };
-        config::load(&[source], &options)
-            .expect("the rules are valid")
-            .rules
+        let options = CompileOptions { key_format: KeyFormat::Safe, ..CompileOptions::new(stats) };
+        let source =
+            Source { name: "rules.yaml".into(), path: "rules.yaml".into(), text: text.into() };
+        config::load(&[source], &options).expect("the rules are valid").rules
     }
 
     #[test]
     fn the_example_matches_the_smallest_limit_that_rejects() {
         let rules = rules_of(RULES);
-        let expected = Example {
-            domain: "d".to_owned(),
-            entries: vec![("few".to_owned(), "f1".to_owned())],
-        };
+        let expected =
+            Example { domain: "d".to_owned(), entries: vec![("few".to_owned(), "f1".to_owned())] };
         assert_eq!(rules.example(), Some(expected));
     }
 
@@ -370,10 +356,7 @@ descriptors:
                 "rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {algorithm: token_bucket}}",
                 true,
             ),
-            (
-                "rate_limit: {unit: year, requests_per_unit: 0}, shadow_mode: true",
-                true,
-            ),
+            ("rate_limit: {unit: year, requests_per_unit: 0}, shadow_mode: true", true),
             ("rate_limit: {unlimited: true}", false),
             (
                 "rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {algorithm: concurrency, lease_by: k, lease: 24h}}",

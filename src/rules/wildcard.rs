@@ -59,9 +59,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn matches(pattern: &str, text: impl AsRef<[u8]>) -> bool {
-        Pattern::new(pattern)
-            .expect("it has a star")
-            .matches(text.as_ref())
+        Pattern::new(pattern).expect("it has a star").matches(text.as_ref())
     }
 
     #[test]
@@ -96,9 +94,9 @@ mod tests {
         match pattern.split_first() {
             None => text.is_empty(),
             Some((b'*', rest)) => (0..=text.len()).any(|from| naive(rest, &text[from..])),
-            Some((byte, rest)) => text
-                .split_first()
-                .is_some_and(|(first, text)| first == byte && naive(rest, text)),
+            Some((byte, rest)) => {
+                text.split_first().is_some_and(|(first, text)| first == byte && naive(rest, text))
+            }
         }
     }
 

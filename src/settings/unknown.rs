@@ -37,13 +37,8 @@ pub(crate) fn warnings(environment: &[(String, String)], known: &[String]) -> Ve
             && !known.iter().any(|known| known == name)
             && !is_set_by_kubernetes(name, value)
     };
-    let candidates = environment
-        .iter()
-        .filter(|(name, value)| is_candidate(name, value));
-    let settings: Vec<_> = environment
-        .iter()
-        .filter(|(name, _)| known.contains(name))
-        .collect();
+    let candidates = environment.iter().filter(|(name, value)| is_candidate(name, value));
+    let settings: Vec<_> = environment.iter().filter(|(name, _)| known.contains(name)).collect();
     // Kubernetes expands `redis://:$(REDIS_PASSWORD)@redis` from a variable beside it.
     let is_expanded = |value: &str, meant: &str| {
         settings.iter().any(|(name, set)| {
@@ -72,9 +67,7 @@ fn same_words<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
 }
 
 fn words(name: &str) -> BTreeSet<&str> {
-    let words = name
-        .split('_')
-        .filter(|word| !OPTIONAL_WORDS.contains(word));
+    let words = name.split('_').filter(|word| !OPTIONAL_WORDS.contains(word));
     let words = words.map(|word| {
         let is_meant = |others: &str| others.split(' ').any(|other| other == word);
         let own = SYNONYMS.iter().find(|(_, others)| is_meant(others));
@@ -84,9 +77,7 @@ fn words(name: &str) -> BTreeSet<&str> {
 }
 
 fn nearest<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
-    let near = known
-        .iter()
-        .filter_map(|known| Some((distance(name, known)?, known)));
+    let near = known.iter().filter_map(|known| Some((distance(name, known)?, known)));
     near.min().map(|(_, known)| known.as_str())
 }
 
@@ -105,9 +96,7 @@ fn distance(name: &str, known: &str) -> Option<usize> {
     // of which would take longer than the rest of a start.
     let at_least = name.chars().count().abs_diff(known.chars().count());
     let distance = || strsim::osa_distance(name, known);
-    (at_least <= max)
-        .then(distance)
-        .filter(|&found| found <= max)
+    (at_least <= max).then(distance).filter(|&found| found <= max)
 }
 
 /// `<SERVICE>_SERVICE_HOST`, `<SERVICE>_SERVICE_PORT_<NAME>`, `<SERVICE>_PORT=tcp://…`,
@@ -117,9 +106,7 @@ fn is_set_by_kubernetes(name: &str, value: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
         || (name.ends_with("_PORT") && value.contains("://"))
-        || name
-            .match_indices("_PORT_")
-            .any(|(at, port)| is_port(&name[at + port.len()..]))
+        || name.match_indices("_PORT_").any(|(at, port)| is_port(&name[at + port.len()..]))
 }
 
 #[cfg(test)]

@@ -5,10 +5,7 @@ use crate::base::removed;
 
 /// Names, and why they have no effect.
 const WARNED: [(&str, &str); 12] = [
-    (
-        "GOSTATS_FLUSH_INTERVAL_SECONDS",
-        "STATS_FLUSH_INTERVAL sets the interval",
-    ),
+    ("GOSTATS_FLUSH_INTERVAL_SECONDS", "STATS_FLUSH_INTERVAL sets the interval"),
     ("GOSTATS_LOGGING_SINK_DISABLED", "metrics are never logged"),
     (
         "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
@@ -28,10 +25,7 @@ const NO_MEMCACHED: &str =
     "memcached cannot count exactly and is not supported; use Redis or the memory store";
 
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    WARNED
-        .into_iter()
-        .map(|(name, _)| name)
-        .chain(removed::settings())
+    WARNED.into_iter().map(|(name, _)| name).chain(removed::settings())
 }
 
 /// A sentence for each that is set, in the order of the variables.
@@ -39,12 +33,9 @@ pub(crate) fn warnings(variables: &[(String, String)]) -> Vec<String> {
     let set = variables.iter().filter(|(_, value)| !value.is_empty());
     let reason = |name: &str| {
         let warned = WARNED.into_iter().find(|(warned, _)| *warned == name);
-        warned
-            .map(|(_, reason)| reason)
-            .or_else(|| removed::replacement(name))
+        warned.map(|(_, reason)| reason).or_else(|| removed::replacement(name))
     };
-    set.filter_map(|(name, _)| Some(format!("{name} has no effect: {}", reason(name)?)))
-        .collect()
+    set.filter_map(|(name, _)| Some(format!("{name} has no effect: {}", reason(name)?))).collect()
 }
 
 #[cfg(test)]
@@ -53,15 +44,8 @@ mod tests {
 
     #[test]
     fn unsupported_settings_are_warned_about_unless_empty() {
-        let set = [
-            ("MEMCACHE_TLS", "true"),
-            ("PATH", "/bin"),
-            ("MEMCACHE_SRV", ""),
-        ];
+        let set = [("MEMCACHE_TLS", "true"), ("PATH", "/bin"), ("MEMCACHE_SRV", "")];
         let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(
-            warnings(&set),
-            [format!("MEMCACHE_TLS has no effect: {NO_MEMCACHED}")]
-        );
+        assert_eq!(warnings(&set), [format!("MEMCACHE_TLS has no effect: {NO_MEMCACHED}")]);
     }
 }

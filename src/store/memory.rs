@@ -133,10 +133,7 @@ impl Counters {
             counter.clone().decide(&check.limit, now, check.call()).1
         };
         let books = check.book_ahead > Span::ZERO;
-        Reading::new(
-            verdict_of(Hits::Peek),
-            books.then(|| verdict_of(Hits::Add(1))),
-        )
+        Reading::new(verdict_of(Hits::Peek), books.then(|| verdict_of(Hits::Add(1))))
     }
 
     /// Removes all counters.
@@ -158,9 +155,7 @@ impl Counters {
     /// Removes one counter.
     pub fn forget(&self, key: &Key) {
         let fingerprint = self.fingerprint(key);
-        let removed = self.shards[shard_of(fingerprint)]
-            .lock()
-            .remove(fingerprint);
+        let removed = self.shards[shard_of(fingerprint)].lock().remove(fingerprint);
         self.metrics.keys.sub(removed.into());
     }
 
@@ -210,9 +205,7 @@ impl Counters {
 
     /// Decides one check.
     pub(crate) fn decide_check(&self, check: &Check, now: Time) -> Verdict {
-        self.decide_one(check, now, |known| {
-            known.unwrap_or_else(|| Counter::new(&check.limit))
-        })
+        self.decide_one(check, now, |known| known.unwrap_or_else(|| Counter::new(&check.limit)))
     }
 
     fn decide_one(
@@ -221,9 +214,7 @@ impl Counters {
         now: Time,
         state: impl Fn(Option<Counter>) -> Counter,
     ) -> Verdict {
-        self.change(check, now, |known| {
-            state(known).decide(&check.limit, now, check.call())
-        })
+        self.change(check, now, |known| state(known).decide(&check.limit, now, check.call()))
     }
 
     fn change(
@@ -283,10 +274,7 @@ impl Counters {
         let mut wanted: SmallVec<[usize; 4]> = fingerprints.map(shard_of).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        wanted
-            .into_iter()
-            .map(|index| (index, self.shards[index].lock()))
-            .collect()
+        wanted.into_iter().map(|index| (index, self.shards[index].lock())).collect()
     }
 
     fn keep(&self, shard: &mut Shard, fingerprint: Fingerprint, counter: Counter, expires: Time) {
@@ -296,9 +284,7 @@ impl Counters {
         }
         self.metrics.full_logs.inc_by(u64::from(counter.is_full()));
         let change = shard.set(fingerprint, counter, expires, self.shard_bytes_max);
-        self.metrics
-            .keys
-            .add(i64::from(change.added) - i64::from(change.evicted));
+        self.metrics.keys.add(i64::from(change.added) - i64::from(change.evicted));
         self.metrics.evicted.inc_by(u64::from(change.evicted));
     }
 

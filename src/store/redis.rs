@@ -87,10 +87,7 @@ impl Redis {
         let mut interval = ticks(PROBE_INTERVAL);
         loop {
             let is_ready = !self.required || pools().all(NodePool::is_reachable);
-            let faults = pools()
-                .map(NodePool::summary)
-                .collect::<Vec<_>>()
-                .join("; ");
+            let faults = pools().map(NodePool::summary).collect::<Vec<_>>().join("; ");
             let current = Some((is_ready, faults.clone()));
             if reported != current {
                 lifecycle.set_store(is_ready, faults);

@@ -38,13 +38,7 @@ pub struct Settings {
     local_cache_size_in_bytes: u64,
     /// Random time by which keys in Redis live longer at most, so that not all expire at once; 0 or
     /// less disables
-    #[arg(
-        long,
-        env,
-        default_value = "300",
-        value_name = "SECONDS",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env, default_value = "300", value_name = "SECONDS", allow_negative_numbers = true)]
     expiration_jitter_max_seconds: i64,
     /// Redis.
     #[command(flatten)]
@@ -121,10 +115,7 @@ impl Settings {
             key_prefix: key_prefix.into(),
             dialer: redis::connect::dialer::Dialer::default(),
         };
-        Ok((
-            BackendChoice::Redis(Box::new(options), redis.files),
-            redis.warnings,
-        ))
+        Ok((BackendChoice::Redis(Box::new(options), redis.files), redis.warnings))
     }
 
     /// Whether counters are in memory because the settings say so.
@@ -148,13 +139,11 @@ fn backend_type(text: &str) -> Result<BackendType, String> {
     match text {
         "memory" => Ok(BackendType::Memory),
         "redis" => Ok(BackendType::Redis),
-        "memcache" => Err(
-            "memcached cannot count exactly and is not supported; write redis, or memory"
-                .to_owned(),
-        ),
-        other => Err(format!(
-            "Invalid setting for BackendType: {other}; write redis, or memory"
-        )),
+        "memcache" => {
+            Err("memcached cannot count exactly and is not supported; write redis, or memory"
+                .to_owned())
+        }
+        other => Err(format!("Invalid setting for BackendType: {other}; write redis, or memory")),
     }
 }
 

@@ -95,11 +95,7 @@ struct Episode {
 impl StoreWatch {
     /// Knows nothing until it runs.
     pub fn new(clock: Clock, metrics: &Metrics) -> Self {
-        Self(Arc::new(Shared {
-            clock,
-            metrics: metrics.clone(),
-            kept: Mutex::default(),
-        }))
+        Self(Arc::new(Shared { clock, metrics: metrics.clone(), kept: Mutex::default() }))
     }
 
     /// Takes samples for as long as the process lives. `scripted` returns the rules that Redis
@@ -168,12 +164,7 @@ impl StoreWatch {
             kept.find(|minute| minute.number == number).copied()
         };
         minutes
-            .map(|number| {
-                kept_of(number).unwrap_or(Minute {
-                    number,
-                    ..Minute::default()
-                })
-            })
+            .map(|number| kept_of(number).unwrap_or(Minute { number, ..Minute::default() }))
             .collect()
     }
 
@@ -192,24 +183,14 @@ impl StoreWatch {
 impl Kept {
     fn add(&mut self, now: Sample) {
         // Calls may be served before the first sample is taken.
-        let previous = self.samples.back().cloned().unwrap_or(Sample {
-            at: now.at,
-            ..Sample::default()
-        });
+        let previous =
+            self.samples.back().cloned().unwrap_or(Sample { at: now.at, ..Sample::default() });
         let number = minute_of(now.at);
-        if self
-            .minutes
-            .back()
-            .is_none_or(|minute| minute.number != number)
-        {
+        if self.minutes.back().is_none_or(|minute| minute.number != number) {
             self.minute_start = previous.clone();
-            self.minutes.push_back(Minute {
-                number,
-                ..Minute::default()
-            });
+            self.minutes.push_back(Minute { number, ..Minute::default() });
         }
-        self.minutes
-            .retain(|minute| minute.number + MINUTES > number);
+        self.minutes.retain(|minute| minute.number + MINUTES > number);
         let (second, so_far) = (now.after(&previous), now.after(&self.minute_start));
         if let Some(minute) = self.minutes.back_mut() {
             minute.undecided = so_far.undecided;
@@ -259,10 +240,7 @@ impl Kept {
         let problem = Problem::find(&minute, &recent, current);
         let now = self.samples.back()?.clone();
         let before = self.before_fallbacks()?.clone();
-        let norms = Norms {
-            latency: self.latency,
-            ..norms
-        };
+        let norms = Norms { latency: self.latency, ..norms };
         let period = now.after(&before);
         let described = problem.map(|problem| (problem, problem.describe(&period, &norms)));
         self.follow(described.clone(), &now, before);
@@ -290,20 +268,13 @@ impl Kept {
             // A slow Redis that decides no more has not recovered.
             if current.is_none() || ended.problem != Problem::Slow {
                 let minute = self.samples.front().map(|first| now.after(first));
-                let recovery = ended
-                    .problem
-                    .recovery(&period, &minute.unwrap_or_default(), lasted);
+                let recovery = ended.problem.recovery(&period, &minute.unwrap_or_default(), lasted);
                 tracing::warn!("{recovery}");
             }
         }
         if let Some((problem, logged)) = current {
             tracing::warn!("{logged}");
-            self.episode = Some(Episode {
-                problem,
-                logged,
-                logged_again: None,
-                before,
-            });
+            self.episode = Some(Episode { problem, logged, logged_again: None, before });
         }
     }
 }

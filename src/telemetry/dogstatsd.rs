@@ -36,10 +36,7 @@ struct Mogrifier {
 impl Tagging {
     /// The names of statsd.
     pub(crate) fn statsd(tags: &Tags) -> Self {
-        Self {
-            suffix: tags.as_suffix(),
-            ..Self::default()
-        }
+        Self { suffix: tags.as_suffix(), ..Self::default() }
     }
 
     /// The names of DogStatsD. Reads the mogrifiers of a comma-separated list from the settings
@@ -48,11 +45,8 @@ impl Tagging {
     /// # Errors
     /// The first that is incomplete or invalid, by the name of its setting.
     pub fn read(tags: &Tags, list: &str, environment: &Environment) -> Result<Self, String> {
-        let names: Vec<&str> = list
-            .split(',')
-            .map(str::trim)
-            .filter(|name| !name.is_empty())
-            .collect();
+        let names: Vec<&str> =
+            list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
         if names.len() > MOGRIFIERS_MAX {
             return Err(format!(
                 "USE_DOG_STATSD_MOGRIFIERS has more than {MOGRIFIERS_MAX} names; write fewer, with patterns that match more"
@@ -62,11 +56,7 @@ impl Tagging {
             .into_iter()
             .map(|name| Mogrifier::read(name, environment))
             .collect::<Result<_, _>>()?;
-        Ok(Self {
-            suffix: String::new(),
-            tags: tags.as_pairs(),
-            mogrifiers,
-        })
+        Ok(Self { suffix: String::new(), tags: tags.as_pairs(), mogrifiers })
     }
 
     /// The name of a metric, and its tags: `|#a:b,c:d` or nothing.
@@ -89,10 +79,7 @@ impl Tagging {
         let tags: Vec<String> = tags.iter().map(|tag| tag.replace(OF_LINES, "_")).collect();
         let prefix = if tags.is_empty() { "" } else { "|#" };
         // These would end the name or the line. Mogrifiers and domains may have them.
-        (
-            name.replace([':', '|', '\n'], "_"),
-            format!("{prefix}{}", tags.join(",")),
-        )
+        (name.replace([':', '|', '\n'], "_"), format!("{prefix}{}", tags.join(",")))
     }
 }
 
@@ -135,11 +122,7 @@ impl Mogrifier {
             tags.push((tag.to_owned(), template(&setting, value, groups)?));
         }
         tags.sort_unstable();
-        Ok(Self {
-            pattern,
-            name,
-            tags,
-        })
+        Ok(Self { pattern, name, tags })
     }
 }
 
@@ -171,9 +154,8 @@ mod tests {
     const PATTERN: &str = r"^ratelimit\.service\.rate_limit\.([^.]+)\.(.*)\.([^.]+)$";
 
     fn tagging(list: &str, settings: &[(&str, &str)]) -> Result<Tagging, String> {
-        let variables = settings
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let variables =
+            settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let tags = Tags::read("zone:eu").expect("a tag");
         Tagging::read(&tags, list, &Environment::new(variables, []))
     }
@@ -190,14 +172,8 @@ mod tests {
         let tagging = tagging("B, A", &settings).expect("both are good");
         let tagged = |name: &str, tags: &str| (name.to_owned(), tags.to_owned());
         let hits = "ratelimit.service.rate_limit.shop.a,b.c|d.total_hits";
-        assert_eq!(
-            tagging.tag(hits),
-            tagged("rl.total_hits", "|#zone:eu,domain:shop,key:a_b.c_d")
-        );
-        assert_eq!(
-            tagging.tag("my.total_hits"),
-            tagged("all$total_hits$", "|#zone:eu")
-        );
+        assert_eq!(tagging.tag(hits), tagged("rl.total_hits", "|#zone:eu,domain:shop,key:a_b.c_d"));
+        assert_eq!(tagging.tag("my.total_hits"), tagged("all$total_hits$", "|#zone:eu"));
         assert_eq!(tagging.tag("other:|"), tagged("other__", "|#zone:eu"));
         let statsd = Tagging::statsd(&Tags::read("zone:eu.west").expect("a tag"));
         assert_eq!(statsd.tag("a:b"), tagged("a_b.__zone=eu_west", ""));
@@ -224,10 +200,7 @@ mod tests {
                 .starts_with("DOG_STATSD_MOGRIFIER_A_NAME has $2, but the pattern has 1 groups")
         );
         for tags in ["a", "a:", ":b", "a:b:c"] {
-            assert!(
-                with("x", tags, "a").starts_with("DOG_STATSD_MOGRIFIER_A_TAGS: "),
-                "{tags}"
-            );
+            assert!(with("x", tags, "a").starts_with("DOG_STATSD_MOGRIFIER_A_TAGS: "), "{tags}");
         }
     }
 }

@@ -50,21 +50,13 @@ impl Level {
     /// The level without LOG_LEVEL: `info` on a terminal, where a person expects to see that a
     /// changed file was reloaded; elsewhere `warn`, as in envoyproxy/ratelimit.
     pub fn default_for(stdout: &impl IsTerminal) -> Self {
-        Self(if stdout.is_terminal() {
-            tracing::Level::INFO
-        } else {
-            tracing::Level::WARN
-        })
+        Self(if stdout.is_terminal() { tracing::Level::INFO } else { tracing::Level::WARN })
     }
 
     /// This level for this crate. Libraries log less at `debug`, which Istio's sample sets: HTTP/2
     /// alone would log six lines per request. `trace` includes them.
     fn filter(self) -> Targets {
-        let of_others = if self.0 == tracing::Level::DEBUG {
-            tracing::Level::INFO
-        } else {
-            self.0
-        };
+        let of_others = if self.0 == tracing::Level::DEBUG { tracing::Level::INFO } else { self.0 };
         Targets::new()
             .with_default(of_others)
             .with_target(env!("CARGO_CRATE_NAME"), self.0)

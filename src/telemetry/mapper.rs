@@ -92,11 +92,7 @@ pub struct MappedMetric {
 impl Mapping {
     /// Without rules; `observer` and `buckets` are the defaults of the file.
     pub fn new(observer: Observer, buckets: Vec<f64>) -> Self {
-        Self {
-            observer,
-            buckets,
-            ..Self::default()
-        }
+        Self { observer, buckets, ..Self::default() }
     }
 
     /// Appends a rule.
@@ -132,11 +128,7 @@ impl Mapping {
         if rule.drops || name.is_empty() {
             return None;
         }
-        let buckets = if rule.buckets.is_empty() {
-            &self.buckets
-        } else {
-            &rule.buckets
-        };
+        let buckets = if rule.buckets.is_empty() { &self.buckets } else { &rule.buckets };
         Some(MappedMetric {
             name: escaped(&name),
             labels: rule
@@ -170,19 +162,10 @@ impl Pattern {
         }
         let parts: Vec<String> = parts
             .iter()
-            .map(|part| {
-                if *part == "*" {
-                    "([^.]*)".to_owned()
-                } else {
-                    regex::escape(part)
-                }
-            })
+            .map(|part| if *part == "*" { "([^.]*)".to_owned() } else { regex::escape(part) })
             .collect();
         let regex = Regex::new(&format!("^{}$", parts.join(r"\."))).map_err(|_| invalid())?;
-        Ok(Self {
-            regex,
-            is_glob: true,
-        })
+        Ok(Self { regex, is_glob: true })
     }
 
     /// A regular expression, found anywhere in a name.
@@ -194,28 +177,16 @@ impl Pattern {
             let error = one_line(&error.to_string());
             format!("{text:?} is not a regular expression: {error}")
         })?;
-        Ok(Self {
-            regex,
-            is_glob: false,
-        })
+        Ok(Self { regex, is_glob: false })
     }
 }
 
 /// A valid Prometheus name: letters, digits and `_`, and no digit first.
 pub fn escaped(name: &str) -> String {
     let digit_first = name.starts_with(|letter: char| letter.is_ascii_digit());
-    let letters = name.chars().map(|letter| {
-        if letter.is_ascii_alphanumeric() {
-            letter
-        } else {
-            '_'
-        }
-    });
-    digit_first
-        .then_some('_')
-        .into_iter()
-        .chain(letters)
-        .collect()
+    let letters =
+        name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' });
+    digit_first.then_some('_').into_iter().chain(letters).collect()
 }
 
 /// A part of a glob without `*`.
@@ -236,13 +207,7 @@ pub fn expanded(captures: &Captures<'_>, template: &str) -> String {
 
 /// The last line of an error of the library, which has a drawing before it.
 pub fn one_line(message: &str) -> String {
-    message
-        .lines()
-        .last()
-        .unwrap_or_default()
-        .trim_start_matches("error: ")
-        .trim()
-        .to_owned()
+    message.lines().last().unwrap_or_default().trim_start_matches("error: ").trim().to_owned()
 }
 
 #[cfg(test)]
@@ -278,42 +243,23 @@ mod tests {
     #[test]
     fn the_first_glob_of_the_file_wins_and_regular_expressions_come_last() {
         let mut mapping = Mapping::default();
-        mapping.add(rule(
-            Pattern::regex("specific").expect("a regex"),
-            "by_regex",
-            &[],
-        ));
+        mapping.add(rule(Pattern::regex("specific").expect("a regex"), "by_regex", &[]));
         mapping.add(glob("a.*.*", "general"));
         mapping.add(glob("a.specific.*", "specific"));
-        assert_eq!(
-            name_of(&mapping, "a.specific.x").as_deref(),
-            Some("general")
-        );
+        assert_eq!(name_of(&mapping, "a.specific.x").as_deref(), Some("general"));
         assert_eq!(
             name_of(&mapping, "a.specific").as_deref(),
             Some("by_regex"),
             "three parts are not two"
         );
-        assert_eq!(
-            name_of(&mapping, "9.b c/d").as_deref(),
-            Some("_9_b_c_d"),
-            "its own name"
-        );
+        assert_eq!(name_of(&mapping, "9.b c/d").as_deref(), Some("_9_b_c_d"), "its own name");
     }
 
     #[test]
     fn references_stand_for_what_was_found_and_others_for_nothing() {
         let mut mapping = Mapping::default();
-        let labels = [
-            ("braces", "${1}_x-$2.$9"),
-            ("longer_name", "$1_x"),
-            ("plain", "p"),
-        ];
-        mapping.add(rule(
-            Pattern::glob("a.*.*").expect("a glob"),
-            "m_${2}",
-            &labels,
-        ));
+        let labels = [("braces", "${1}_x-$2.$9"), ("longer_name", "$1_x"), ("plain", "p")];
+        mapping.add(rule(Pattern::glob("a.*.*").expect("a glob"), "m_${2}", &labels));
         mapping.add(rule(
             Pattern::regex(r"b\.(?P<dom>[^.]+)\.([a-z]+)$").expect("a regex"),
             "r_$2",
@@ -330,24 +276,15 @@ mod tests {
         };
         assert_eq!(
             (shown.name, shown.labels),
-            (
-                "r_hits".to_owned(),
-                vec![("dom".to_owned(), "shop".to_owned())]
-            )
+            ("r_hits".to_owned(), vec![("dom".to_owned(), "shop".to_owned())])
         );
     }
 
     #[test]
     fn a_rule_for_another_kind_or_that_drops_is_what_it_says() {
         let mut mapping = Mapping::default();
-        mapping.add(Rule {
-            kind: Some(Kind::Gauge),
-            ..glob("a.b", "gauges")
-        });
-        mapping.add(Rule {
-            drops: true,
-            ..glob("a.b", "dropped")
-        });
+        mapping.add(Rule { kind: Some(Kind::Gauge), ..glob("a.b", "gauges") });
+        mapping.add(Rule { drops: true, ..glob("a.b", "dropped") });
         mapping.add(glob("a.*", "$9"));
         assert_eq!(name_of(&mapping, "a.b"), None);
         assert_eq!(name_of(&mapping, "a.c"), None, "a name of nothing");
@@ -358,10 +295,7 @@ mod tests {
     fn what_is_no_pattern_is_refused_in_one_line() {
         for text in ["", "a", "*", "a..b", "a.b*", "a.(.*)", "a.9b"] {
             let error = Pattern::glob(text).expect_err("it is no glob");
-            assert!(
-                error.starts_with(&format!("{text:?} is not a glob; ")),
-                "{error}"
-            );
+            assert!(error.starts_with(&format!("{text:?} is not a glob; ")), "{error}");
         }
         let error = Pattern::regex("a(b").expect_err("it is open");
         assert_eq!(error, "\"a(b\" is not a regular expression: unclosed group");

@@ -83,10 +83,7 @@ impl Settings {
     /// Settings that are set and have no effect.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let of_prometheus = [
-            (
-                "PROMETHEUS_MAPPER_YAML",
-                self.prometheus_mapper_yaml.is_some(),
-            ),
+            ("PROMETHEUS_MAPPER_YAML", self.prometheus_mapper_yaml.is_some()),
             (
                 "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
                 self.prometheus_response_time_as_milliseconds,
@@ -144,10 +141,7 @@ impl Settings {
             Sink::None | Sink::Prometheus => return Ok(None),
             Sink::Statsd => (self.statsd_protocol, Tagging::statsd(&self.extra_tags)),
             Sink::DogStatsd => {
-                let list = self
-                    .use_dog_statsd_mogrifiers
-                    .as_deref()
-                    .unwrap_or_default();
+                let list = self.use_dog_statsd_mogrifiers.as_deref().unwrap_or_default();
                 let tagging = Tagging::read(&self.extra_tags, list, environment)?;
                 (Protocol::Udp, tagging)
             }
@@ -199,11 +193,7 @@ fn protocol(text: &str) -> Result<Protocol, String> {
 }
 
 fn flush_interval(text: &str) -> Result<Span, String> {
-    let interval = if text.starts_with('-') {
-        Span::ZERO
-    } else {
-        parse::duration(text)?
-    };
+    let interval = if text.starts_with('-') { Span::ZERO } else { parse::duration(text)? };
     if interval > Span::ZERO {
         Ok(interval)
     } else {

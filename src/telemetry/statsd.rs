@@ -266,18 +266,12 @@ impl Options {
                     let addresses: Vec<_> = lookup_host(address).await?.collect();
                     // A datagram to the wrong one of two addresses is lost silently, and agents
                     // listen on IPv4.
-                    let address = addresses
-                        .iter()
-                        .find(|address| address.is_ipv4())
-                        .or(addresses.first());
+                    let address =
+                        addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
                     let address = address.ok_or_else(|| {
                         io::Error::new(io::ErrorKind::NotFound, "the name has no address")
                     })?;
-                    let any = if address.is_ipv4() {
-                        "0.0.0.0:0"
-                    } else {
-                        "[::]:0"
-                    };
+                    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
                     let socket = UdpSocket::bind(any).await?;
                     socket.connect(address).await?;
                     Connection::Udp(socket)

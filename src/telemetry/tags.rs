@@ -58,10 +58,7 @@ impl Tags {
 
     /// For Prometheus: names of letters, digits and `_`, and any value.
     pub fn as_labels(&self) -> Vec<(String, String)> {
-        self.0
-            .iter()
-            .map(|(name, value)| (label_name(name), value.clone()))
-            .collect()
+        self.0.iter().map(|(name, value)| (label_name(name), value.clone())).collect()
     }
 }
 

@@ -58,16 +58,8 @@ impl Traces {
     pub(crate) fn new(options: Options, clock: Clock, metrics: &Metrics) -> (Self, Exporter) {
         let (queue, waiting) = mpsc::channel(SPANS_QUEUE_MAX);
         let full = export::lost("full", metrics);
-        let recorder = Recorder {
-            rate: options.rate,
-            clock,
-            queue,
-            full,
-        };
-        (
-            Self(Some(Arc::new(recorder))),
-            Exporter::new(options, waiting, metrics),
-        )
+        let recorder = Recorder { rate: options.rate, clock, queue, full };
+        (Self(Some(Arc::new(recorder))), Exporter::new(options, waiting, metrics))
     }
 
     /// The root span of a request with these headers; `None` if it is not sampled. The caller's
@@ -75,9 +67,7 @@ impl Traces {
     pub fn begin(&self, name: &'static str, headers: &HeaderMap) -> Option<LiveSpan> {
         let recorder = self.0.as_ref()?;
         let parent = parent::parent(headers);
-        let trace = parent
-            .as_ref()
-            .map_or_else(any_trace, |parent| parent.trace);
+        let trace = parent.as_ref().map_or_else(any_trace, |parent| parent.trace);
         let by_caller = parent.as_ref().and_then(|parent| parent.sampled);
         if !by_caller.unwrap_or_else(|| recorder.rate.includes(lower_half(trace))) {
             return None;
@@ -92,10 +82,7 @@ impl Traces {
             span.trace_state = parent::tracestate(headers);
             span.flags |= PARENT_IS_REMOTE;
         }
-        Some(LiveSpan {
-            span: Some(Box::new(span)),
-            recorder: recorder.clone(),
-        })
+        Some(LiveSpan { span: Some(Box::new(span)), recorder: recorder.clone() })
     }
 }
 
@@ -112,10 +99,7 @@ impl LiveSpan {
                 ..self.recorder.new_span(name, SpanKind::Internal)
             })
         });
-        Self {
-            span,
-            recorder: self.recorder.clone(),
-        }
+        Self { span, recorder: self.recorder.clone() }
     }
 
     /// Sets a text attribute, replacing its previous value.
@@ -131,10 +115,7 @@ impl LiveSpan {
     /// Sets the status to an error.
     pub fn fail(&mut self, message: impl Into<String>) {
         if let Some(span) = &mut self.span {
-            span.status = Some(Status {
-                message: message.into(),
-                code: StatusCode::Error.into(),
-            });
+            span.status = Some(Status { message: message.into(), code: StatusCode::Error.into() });
         }
     }
 

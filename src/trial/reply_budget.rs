@@ -67,12 +67,7 @@ impl ReplyBudget {
 
     /// The budget of a new reply.
     pub(crate) fn receive(&self) -> Receiving<'_> {
-        Receiving {
-            budget: self,
-            bytes: 0,
-            part: None,
-            body: Vec::new(),
-        }
+        Receiving { budget: self, bytes: 0, part: None, body: Vec::new() }
     }
 }
 
@@ -82,9 +77,8 @@ impl Receiving<'_> {
     /// # Errors
     /// Too much of the budget is in use.
     pub(crate) fn add_headers(&mut self, headers: &HeaderMap) -> Result<(), Status> {
-        let bytes = headers
-            .iter()
-            .map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len());
+        let bytes =
+            headers.iter().map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len());
         self.hold(bytes.sum())
     }
 

@@ -128,19 +128,11 @@ mod tests {
     use super::*;
 
     fn status(over_limit: bool) -> Status {
-        Status {
-            over_limit,
-            limit: None,
-            remaining: 0,
-            until_reset: None,
-        }
+        Status { over_limit, limit: None, remaining: 0, until_reset: None }
     }
 
     fn decision(response: bool, descriptors: &[bool]) -> Decision {
-        let outcome = |&over_limit| Outcome {
-            over_limit,
-            ..Outcome::default()
-        };
+        let outcome = |&over_limit| Outcome { over_limit, ..Outcome::default() };
         Decision {
             time: Time::default(),
             response: Ok(response),
@@ -149,10 +141,7 @@ mod tests {
     }
 
     fn reply(over_limit: bool, statuses: &[bool]) -> Reply {
-        Reply::Decided {
-            over_limit,
-            statuses: statuses.iter().map(|over| status(*over)).collect(),
-        }
+        Reply::Decided { over_limit, statuses: statuses.iter().map(|over| status(*over)).collect() }
     }
 
     /// The comparisons, and the rules of the differences.
@@ -167,25 +156,16 @@ mod tests {
 
     #[test]
     fn each_descriptor_is_compared_with_its_status() {
-        let rows = compared(
-            &decision(true, &[false, true]),
-            &reply(true, &[false, true]),
-        );
+        let rows = compared(&decision(true, &[false, true]), &reply(true, &[false, true]));
         assert_eq!(rows, Some((vec![Comparison::Agreed; 2], vec![])));
-        let rows = compared(
-            &decision(true, &[false, true]),
-            &reply(false, &[false, false]),
-        );
+        let rows = compared(&decision(true, &[false, true]), &reply(false, &[false, false]));
         let expected = vec![Comparison::Agreed, Comparison::OverHere(Class::Unexplained)];
         assert_eq!(rows, Some((expected, vec![Some(NO_RULE.into())])));
     }
 
     #[test]
     fn responses_are_compared_if_all_statuses_agree() {
-        let rows = compared(
-            &decision(true, &[true, false]),
-            &reply(false, &[true, false]),
-        );
+        let rows = compared(&decision(true, &[true, false]), &reply(false, &[true, false]));
         assert_eq!(rows, Some((vec![Comparison::Agreed; 2], vec![None])));
     }
 
@@ -199,13 +179,7 @@ mod tests {
 
     #[test]
     fn a_reply_with_other_descriptors_is_not_compared() {
-        assert_eq!(
-            compared(&decision(false, &[false]), &reply(false, &[])),
-            None
-        );
-        assert_eq!(
-            compared(&decision(false, &[false]), &reply(false, &[false; 2])),
-            None
-        );
+        assert_eq!(compared(&decision(false, &[false]), &reply(false, &[])), None);
+        assert_eq!(compared(&decision(false, &[false]), &reply(false, &[false; 2])), None);
     }
 }

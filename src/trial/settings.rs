@@ -33,10 +33,7 @@ named_enum! {
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 #[command(next_help_heading = "Trial")]
-#[expect(
-    clippy::struct_field_names,
-    reason = "flags and variables are named by their fields"
-)]
+#[expect(clippy::struct_field_names, reason = "flags and variables are named by their fields")]
 pub struct Settings {
     /// Forward gRPC calls to this rate limit service and return its answers, and compare them with
     /// those of this service: host:port, dns:///host:port or unix:/path
@@ -118,11 +115,7 @@ impl Settings {
     /// The start of the keys of counters, before CACHE_KEY_PREFIX: those of a trial are
     /// separate.
     pub(crate) fn key_prefix(&self) -> &'static str {
-        if self.trial_upstream.is_some() || self.trial_keep_counters {
-            KEY_PREFIX
-        } else {
-            ""
-        }
+        if self.trial_upstream.is_some() || self.trial_keep_counters { KEY_PREFIX } else { "" }
     }
 
     /// Settings that are set and have no effect.
@@ -132,10 +125,7 @@ impl Settings {
             (TLS_CACERT, &self.trial_upstream_tls_cacert),
             (TLS_CERT, &self.trial_upstream_tls_cert),
             (TLS_KEY, &self.trial_upstream_tls_key),
-            (
-                "TRIAL_UPSTREAM_SERVER_NAME",
-                &self.trial_upstream_server_name,
-            ),
+            ("TRIAL_UPSTREAM_SERVER_NAME", &self.trial_upstream_server_name),
         ];
         let unused = of_tls.into_iter().filter(|(_, value)| value.is_some());
         if !self.trial_upstream_tls {

@@ -32,10 +32,7 @@ impl AnsweredShare {
             "tollgate_trial_enforce_percent",
             "Percentage of callers that get the answer of this service instead of the upstream's.",
         );
-        let new = Self {
-            percent: Arc::default(),
-            gauge,
-        };
+        let new = Self { percent: Arc::default(), gauge };
         new.set(share);
         new
     }

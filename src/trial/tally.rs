@@ -123,10 +123,8 @@ impl Tally {
         for (domain, of_domain) in &self.domains {
             for outcome in CallOutcome::ALL {
                 let count = of_domain.outcomes[outcome as usize];
-                let labels = vec![
-                    ("domain", domain.to_string()),
-                    ("outcome", outcome.name().to_owned()),
-                ];
+                let labels =
+                    vec![("domain", domain.to_string()), ("outcome", outcome.name().to_owned())];
                 let name = "tollgate_trial_requests_total";
                 series.push(Series::counter(name, REQUESTS_HELP, labels, count, None));
             }
@@ -190,13 +188,7 @@ mod tests {
     use crate::report::comparison::{Code, DecidedSide};
 
     fn counts(tally: &RuleTally) -> [u64; 4] {
-        let &RuleTally {
-            requests,
-            agreed,
-            over_here,
-            over_there,
-            ..
-        } = tally;
+        let &RuleTally { requests, agreed, over_here, over_there, .. } = tally;
         [requests, agreed, over_here, over_there]
     }
 
@@ -228,10 +220,7 @@ mod tests {
             assert_eq!(fits, number < DOMAINS_MAX, "{number}");
         }
         assert_eq!(tally.domains.len(), DOMAINS_MAX + 1);
-        assert_eq!(
-            tally.domains[OTHER].outcomes[CallOutcome::Forwarded as usize],
-            2
-        );
+        assert_eq!(tally.domains[OTHER].outcomes[CallOutcome::Forwarded as usize], 2);
         assert!(tally.domain("0").1, "a known domain is found");
     }
 

@@ -130,13 +130,7 @@ impl Upstream {
         let (sender, link) = watch::channel(Link::Connecting);
         let mut connecting = JoinSet::new();
         connecting.spawn(connect_forever(server, sender));
-        Self {
-            uri,
-            link,
-            replies,
-            clock,
-            _connecting: connecting,
-        }
+        Self { uri, link, replies, clock, _connecting: connecting }
     }
 
     /// Sends a call and receives its response.
@@ -145,9 +139,7 @@ impl Upstream {
     /// There is no complete response in time.
     pub(crate) async fn forward(&self, call: &Call) -> Result<RawReply, ForwardError> {
         let now = self.clock.now();
-        let left = call
-            .reply_by
-            .map_or(UPSTREAM_TIMEOUT_MAX, |by| by.since(now));
+        let left = call.reply_by.map_or(UPSTREAM_TIMEOUT_MAX, |by| by.since(now));
         match timeout(left.min(UPSTREAM_TIMEOUT_MAX).into(), self.exchange(call)).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(status)) => Err(ForwardError::Unavailable(status)),
@@ -256,10 +248,7 @@ async fn receive(
     if let Some(trailers) = &trailers {
         receiving.add_headers(trailers)?;
     }
-    Ok(RawReply {
-        response: Response::from_parts(head, receiving.finish()),
-        trailers,
-    })
+    Ok(RawReply { response: Response::from_parts(head, receiving.finish()), trailers })
 }
 
 /// As gRPC clients report it: the code of a reset, and UNAVAILABLE for a connection that ended.
@@ -278,9 +267,7 @@ fn status_of(error: &h2::Error) -> Status {
 fn grpc_timeout(left: Span) -> String {
     let micros = left.as_micros();
     let units = [(1, "u"), (1_000, "m"), (1_000_000, "S"), (60_000_000, "M")];
-    let fitting = units
-        .iter()
-        .find(|(unit, _)| micros / unit < TIMEOUT_NUMBER_END);
+    let fitting = units.iter().find(|(unit, _)| micros / unit < TIMEOUT_NUMBER_END);
     let (unit, name) = fitting.unwrap_or(&(3_600_000_000, "H"));
     format!("{}{name}", micros / unit)
 }
@@ -295,10 +282,7 @@ async fn connect_forever(server: Server, link: watch::Sender<Link>) {
             Ok((requests, mut connection)) => {
                 let closed = Arc::new(Notify::new());
                 let began = Instant::now();
-                link.send_replace(Link::Open(Open {
-                    requests,
-                    closed: closed.clone(),
-                }));
+                link.send_replace(Link::Open(Open { requests, closed: closed.clone() }));
                 let ended = tokio::select! {
                     ended = &mut connection => {
                         ended.map_or_else(|error| error.to_string(), |()| "it was closed".to_owned())

@@ -45,10 +45,7 @@ impl Engine {
             backend: Backend::Memory(counters.clone()),
             fallback: Fallback::new(settings.on_store_error, &metrics),
             clock,
-            settings: limiter::Settings {
-                retry_after_jitter: Span::ZERO,
-                ..settings.clone()
-            },
+            settings: limiter::Settings { retry_after_jitter: Span::ZERO, ..settings.clone() },
             observers: None,
         };
         Self {
@@ -63,10 +60,7 @@ impl Engine {
     /// The rules that decide.
     pub(crate) fn rules(&self) -> Arc<RuleSet> {
         let rules = self.rules.load();
-        rules
-            .as_ref()
-            .expect("they were given at the start")
-            .clone()
+        rules.as_ref().expect("they were given at the start").clone()
     }
 
     /// Decides a request at `now`, which must not be before that of the last one. `inspect` reads

@@ -33,11 +33,8 @@ impl Keys {
 
     /// The keys with the highest counts, the highest first.
     pub(crate) fn top(&self, number: usize) -> Vec<(&str, u64)> {
-        let mut keys: Vec<(&str, u64)> = self
-            .counts
-            .iter()
-            .map(|(key, count)| (&**key, *count))
-            .collect();
+        let mut keys: Vec<(&str, u64)> =
+            self.counts.iter().map(|(key, count)| (&**key, *count)).collect();
         keys.sort_unstable_by(|(one, few), (other, many)| many.cmp(few).then(one.cmp(other)));
         keys.truncate(number);
         keys

@@ -61,12 +61,7 @@ struct RuleTally {
 
 impl Variant {
     pub(crate) fn new(label: String, engine: Engine) -> Self {
-        Self {
-            label,
-            tally: Tally::default(),
-            rules: engine.rules(),
-            engine,
-        }
+        Self { label, tally: Tally::default(), rules: engine.rules(), engine }
     }
 
     /// Decides a request.
@@ -77,8 +72,7 @@ impl Variant {
     /// The results for this number of requests.
     pub(crate) fn report(self, requests: u64) -> RulesReplay {
         let evicted = self.engine.evicted();
-        self.tally
-            .report(self.label, &self.rules, requests, evicted)
+        self.tally.report(self.label, &self.rules, requests, evicted)
     }
 }
 
@@ -197,10 +191,7 @@ impl RuleTally {
     fn report(mut self, path: Box<str>, source: Option<String>) -> RuleReplay {
         self.close_minute();
         let keys = self.keys.top(KEYS_SHOWN).into_iter();
-        let keys = keys.map(|(key, over_limit)| KeyReplay {
-            key: key.into(),
-            over_limit,
-        });
+        let keys = keys.map(|(key, over_limit)| KeyReplay { key: key.into(), over_limit });
         RuleReplay {
             rule: path,
             source,
@@ -242,12 +233,7 @@ pub(crate) fn change_algorithm(
     if limit.algorithm.counts_holders() {
         return;
     }
-    let terms = Terms {
-        algorithm,
-        buckets,
-        windows: limit.windows,
-        ..same_period(&limit)
-    };
+    let terms = Terms { algorithm, buckets, windows: limit.windows, ..same_period(&limit) };
     let Ok(limit) = Limit::new(&terms) else {
         return;
     };
@@ -261,9 +247,5 @@ pub(crate) fn change_algorithm(
 /// From 0 to 1.
 #[expect(clippy::cast_precision_loss, reason = "a ratio to be shown")]
 fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 {
-        0.0
-    } else {
-        part as f64 / whole as f64
-    }
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

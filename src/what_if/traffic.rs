@@ -84,10 +84,7 @@ impl Reader {
         }
         self.now = self.now.max(line.time);
         self.request = line.request;
-        Ok(Some(Record {
-            time: self.now,
-            query: convert::query(&self.request),
-        }))
+        Ok(Some(Record { time: self.now, query: convert::query(&self.request) }))
     }
 
     /// Statistics of the lines so far.

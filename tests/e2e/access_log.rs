@@ -23,12 +23,8 @@ fn logged_to(file: &Path, env: Builder) -> Env {
 /// The lines of a stopped Envoy, without those of the requests that wait for its start.
 fn lines(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).expect("Envoy wrote it");
-    let lines = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("it is JSON"));
-    lines
-        .filter(|line: &Value| line["path"] == "/search")
-        .collect()
+    let lines = text.lines().map(|line| serde_json::from_str(line).expect("it is JSON"));
+    lines.filter(|line: &Value| line["path"] == "/search").collect()
 }
 
 #[test]
@@ -55,12 +51,9 @@ fn access_log_names_the_rule_that_decided() {
             let decision = &line["rate_limit"];
             let is_over = index >= 4;
             let by = by[usize::from(index == 5)];
-            for (field, expected) in [
-                ("rule", RULE),
-                ("limit", LIMIT),
-                ("algorithm", "fixed_window"),
-                ("source", by),
-            ] {
+            for (field, expected) in
+                [("rule", RULE), ("limit", LIMIT), ("algorithm", "fixed_window"), ("source", by)]
+            {
                 assert_eq!(decision[field], expected, "{field}: {line:#}");
             }
             let over_limit = decision["over_limit"].as_array().expect("a list");
@@ -91,10 +84,8 @@ fn access_log_names_fallback_verdicts() {
     env.redis().stop();
     assert_eq!(env.get("/search").outcome(), Outcome::OverLimit);
     env.envoy.stop();
-    let sources: Vec<Value> = lines(&file)
-        .iter()
-        .map(|line| line["rate_limit"]["source"].clone())
-        .collect();
+    let sources: Vec<Value> =
+        lines(&file).iter().map(|line| line["rate_limit"]["source"].clone()).collect();
     assert_eq!(sources, [json!("store"), json!("fallback")]);
 }
 
@@ -143,10 +134,7 @@ descriptors:
             ])
         );
         let of_month = &lines[4]["rate_limit"]["limits"][1];
-        assert_eq!(
-            (&of_month["used"], &of_month["over_limit"]),
-            (&json!(4), &json!(false))
-        );
+        assert_eq!((&of_month["used"], &of_month["over_limit"]), (&json!(4), &json!(false)));
         assert_eq!(lines[4]["rate_limit"]["warnings"], Value::Null);
     }
 }

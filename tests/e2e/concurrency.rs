@@ -21,13 +21,7 @@ fn three_of_eight_concurrent_requests_are_over_limit() {
         let env = env.start();
         let requests: Vec<Pending> = (0..8).map(|_| report(&env)).collect();
         let replies: Vec<Timed> = requests.into_iter().map(Pending::finish).collect();
-        assert_eq!(
-            replies
-                .iter()
-                .filter(|reply| reply.outcome() == Outcome::OverLimit)
-                .count(),
-            3
-        );
+        assert_eq!(replies.iter().filter(|reply| reply.outcome() == Outcome::OverLimit).count(), 3);
         env.assert_verdicts(5, 3);
     }
 }
@@ -74,13 +68,9 @@ fn retrying_clients_get_released_slots() {
             env.upstream().answers("/reports", Answer::of(&[], "ok\n"));
             env.upstream().release(SLOTS);
         });
-        env.upstream()
-            .answers("/reports", Answer::of(&[], "ok\n").later());
+        env.upstream().answers("/reports", Answer::of(&[], "ok\n").later());
         assert_eq!(env.upstream().inside_max(), SLOTS);
-        assert!(
-            env.seen(Outcome::OverLimit) > 0,
-            "twelve clients do not fit"
-        );
+        assert!(env.seen(Outcome::OverLimit) > 0, "twelve clients do not fit");
         assert_eq!(settled_free_slots(&env), SLOTS);
     }
 }
@@ -90,9 +80,8 @@ fn retrying_clients_get_released_slots() {
 fn release_of_an_over_limit_request_frees_no_other_slot() {
     for env in with_every_store() {
         let env = env.start();
-        let inside: Vec<Pending> = (0..SLOTS)
-            .map(|_| enter(&env).expect("there is a place"))
-            .collect();
+        let inside: Vec<Pending> =
+            (0..SLOTS).map(|_| enter(&env).expect("there is a place")).collect();
         for over_limit in 1..=10 {
             enter(&env).expect_err("there is no place").was_over_limit();
             has_been_asked(&env, SLOTS as u64 + 2 * over_limit);
@@ -120,9 +109,8 @@ fn disconnecting_client_releases_its_slot() {
     for env in with_every_store() {
         let env = env.start();
         for _ in 0..4 {
-            let inside: Vec<Pending> = (0..SLOTS)
-                .map(|_| look_for("there is a place", || enter(&env).ok()))
-                .collect();
+            let inside: Vec<Pending> =
+                (0..SLOTS).map(|_| look_for("there is a place", || enter(&env).ok())).collect();
             inside.into_iter().for_each(Pending::hang_up);
             is_inside(&env, 0);
         }
@@ -142,20 +130,15 @@ fn slots_of_twenty_disconnected_clients_expire_with_their_leases() {
 
 #[test]
 fn disconnect_before_the_verdict_holds_the_slot_until_its_lease_expires() {
-    let env = with_lease(
-        behind_a_gate(Env::with("concurrency.yaml").on(Store::Redis)),
-        LONG_LEASE,
-    )
-    .start();
+    let env = with_lease(behind_a_gate(Env::with("concurrency.yaml").on(Store::Redis)), LONG_LEASE)
+        .start();
     // From now on there is a connection to Redis.
     assert_eq!(free_slots(&env), SLOTS);
     has_been_asked(&env, 12);
 
     env.redis().stop();
     let request = report(&env);
-    look_until("Redis is asked", || {
-        env.tollgate.metric("tollgate_store_calls_in_flight") == 1
-    });
+    look_until("Redis is asked", || env.tollgate.metric("tollgate_store_calls_in_flight") == 1);
     request.hang_up();
     look_until("Envoy has given up its question", || {
         env.envoy.stats()["cluster.tollgate.upstream_rq_tx_reset"] == 1
@@ -189,9 +172,7 @@ fn holders_without_release_expire_with_their_leases() {
 #[test]
 fn redis_restarted_empty_loses_holders_only() {
     let env = failure_mode_deny().start();
-    let before: Vec<Pending> = (0..SLOTS)
-        .map(|_| enter(&env).expect("there is a place"))
-        .collect();
+    let before: Vec<Pending> = (0..SLOTS).map(|_| enter(&env).expect("there is a place")).collect();
     env.redis().kill();
     env.redis().restart();
     let mut after = vec![enter_when_redis_counts(&env).expect("it has forgotten the others")];
@@ -208,15 +189,11 @@ fn redis_restarted_empty_loses_holders_only() {
 #[test]
 fn redis_restarted_with_its_data_keeps_holders() {
     let env = failure_mode_deny().start();
-    let inside: Vec<Pending> = (0..SLOTS)
-        .map(|_| enter(&env).expect("there is a place"))
-        .collect();
+    let inside: Vec<Pending> = (0..SLOTS).map(|_| enter(&env).expect("there is a place")).collect();
     env.redis().text(&["SAVE"]);
     env.redis().kill();
     env.redis().restart();
-    enter_when_redis_counts(&env)
-        .expect_err("there is no place")
-        .was_over_limit();
+    enter_when_redis_counts(&env).expect_err("there is no place").was_over_limit();
     inside.into_iter().for_each(Pending::hang_up);
     assert_eq!(settled_free_slots(&env), SLOTS);
 }
@@ -233,21 +210,13 @@ fn with_every_store() -> impl Iterator<Item = Builder> {
 /// With another lease than that of the sample.
 fn with_lease(env: Builder, lease: Duration) -> Builder {
     let rules = include_str!("../../deploy/envoy/rules/concurrency.yaml");
-    assert!(
-        rules.contains("lease: 30s"),
-        "there is no such lease in {rules}"
-    );
-    env.with_rules(
-        "concurrency.yaml",
-        &rules.replace("lease: 30s", &format!("lease: {lease:?}")),
-    )
+    assert!(rules.contains("lease: 30s"), "there is no such lease in {rules}");
+    env.with_rules("concurrency.yaml", &rules.replace("lease: 30s", &format!("lease: {lease:?}")))
 }
 
 /// On a Redis without which every request fails: so every other answer is its own.
 fn failure_mode_deny() -> Builder {
-    let env = Env::with("concurrency.yaml")
-        .on(Store::Redis)
-        .with_env("ON_STORE_ERROR", "error");
+    let env = Env::with("concurrency.yaml").on(Store::Redis).with_env("ON_STORE_ERROR", "error");
     with_lease(behind_a_gate(env), LONG_LEASE)
         .with_instead("failure_mode_deny: false", "failure_mode_deny: true")
 }
@@ -260,53 +229,37 @@ fn report(env: &Env) -> Pending<'_> {
 fn crowd(env: &Env, requests: usize) -> (Vec<Pending<'_>>, Vec<Timed>) {
     let before = env.upstream().inside();
     let requests: Vec<Pending> = (0..requests).map(|_| report(env)).collect();
-    let answered = || {
-        requests
-            .iter()
-            .filter(|request| request.has_received("HTTP"))
-            .count()
-    };
+    let answered = || requests.iter().filter(|request| request.has_received("HTTP")).count();
     look_until("each is admitted or over limit", || {
         env.upstream().inside() - before + answered() == requests.len()
     });
-    let (answered, inside): (Vec<_>, Vec<_>) = requests
-        .into_iter()
-        .partition(|request| request.has_received("HTTP"));
+    let (answered, inside): (Vec<_>, Vec<_>) =
+        requests.into_iter().partition(|request| request.has_received("HTTP"));
     (inside, answered.into_iter().map(Pending::finish).collect())
 }
 
 /// Sends a request. Gives it when it is inside, or else the reply.
 fn enter(env: &Env) -> Result<Pending<'_>, Timed> {
     let (mut inside, mut answered) = crowd(env, 1);
-    inside
-        .pop()
-        .ok_or_else(|| answered.pop().expect("it is one or the other"))
+    inside.pop().ok_or_else(|| answered.pop().expect("it is one or the other"))
 }
 
 /// The same as soon as Redis is asked again.
 fn enter_when_redis_counts(env: &Env) -> Result<Pending<'_>, Timed> {
     look_for("Redis counts", || {
         Some(enter(env)).filter(|entered| {
-            !entered
-                .as_ref()
-                .is_err_and(|reply| reply.outcome() == Outcome::Failed)
+            !entered.as_ref().is_err_and(|reply| reply.outcome() == Outcome::Failed)
         })
     })
 }
 
 /// Requests admitted until one is over limit. All have ended when it returns.
 fn free_slots(env: &Env) -> usize {
-    let inside: Vec<Pending> = iter::repeat_with(|| enter(env))
-        .take(3 * SLOTS)
-        .map_while(Result::ok)
-        .collect();
+    let inside: Vec<Pending> =
+        iter::repeat_with(|| enter(env)).take(3 * SLOTS).map_while(Result::ok).collect();
     let free_slots = inside.len();
     env.upstream().release(free_slots);
-    assert!(
-        inside
-            .into_iter()
-            .all(|request| request.finish().outcome() == Outcome::Passed)
-    );
+    assert!(inside.into_iter().all(|request| request.finish().outcome() == Outcome::Passed));
     free_slots
 }
 
@@ -319,13 +272,9 @@ fn settled_free_slots(env: &Env) -> usize {
 }
 
 fn is_inside(env: &Env, requests: usize) {
-    look_until(&format!("{requests} are inside"), || {
-        env.upstream().inside() == requests
-    });
+    look_until(&format!("{requests} are inside"), || env.upstream().inside() == requests);
 }
 
 fn has_been_asked(env: &Env, times: u64) {
-    look_until(&format!("Tollgate is asked {times} times"), || {
-        env.asked() == times
-    });
+    look_until(&format!("Tollgate is asked {times} times"), || env.asked() == times);
 }

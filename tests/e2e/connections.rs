@@ -40,15 +40,8 @@ fn three_connections_are_admitted_and_others_closed() {
         assert!(try_one() && try_one());
 
         let stats = env.envoy.stats();
-        let counts = [
-            "total",
-            "ok",
-            "over_limit",
-            "cx_closed",
-            "error",
-            "failure_mode_allowed",
-            "active",
-        ];
+        let counts =
+            ["total", "ok", "over_limit", "cx_closed", "error", "failure_mode_allowed", "active"];
         let counts = counts.map(|name| stats[&format!("ratelimit.net.{name}")]);
         assert_eq!(counts, [9, 3, 4, 4, 2, 2, 0]);
     }

@@ -24,10 +24,7 @@ fn order_consumes_five_and_a_peek_nothing() {
         // Everybody has credits of their own.
         env.get_as("bob", "/order").passed_with(5);
         assert_eq!(env.rule_stat("costs.meter_credits.api_key.total_hits"), 20);
-        assert_eq!(
-            env.rule_stat("costs.meter_credits.api_key.within_limit"),
-            15
-        );
+        assert_eq!(env.rule_stat("costs.meter_credits.api_key.within_limit"), 15);
         assert_eq!(env.rule_stat("costs.meter_credits.api_key.over_limit"), 5);
         env.assert_verdicts(8, 1);
     }

@@ -147,18 +147,12 @@ impl Env {
 
     /// The backend of an env that has one that the test controls.
     pub(crate) fn upstream(&self) -> &Upstream {
-        self.upstream
-            .as_ref()
-            .expect("this env was started with it")
+        self.upstream.as_ref().expect("this env was started with it")
     }
 
     /// Where it counts.
     pub(crate) fn store(&self) -> Store {
-        if self.redis.is_some() {
-            Store::Redis
-        } else {
-            Store::Memory
-        }
+        if self.redis.is_some() { Store::Redis } else { Store::Memory }
     }
 
     /// GET on a connection of its own.
@@ -185,11 +179,7 @@ impl Env {
         request
             .begin(&mut connection)
             .unwrap_or_else(|error| panic!("{request:?} cannot be sent: {error}"));
-        Pending {
-            env: self,
-            connection,
-            sent_at,
-        }
+        Pending { env: self, connection, sent_at }
     }
 
     /// A connection to Envoy.
@@ -207,9 +197,8 @@ impl Env {
     ) -> Vec<Vec<Glimpse>> {
         let traffic = Traffic::default();
         thread::scope(|scope| {
-            let clients: Vec<_> = (0..clients)
-                .map(|_| scope.spawn(|| self.keep_sending(path, &traffic)))
-                .collect();
+            let clients: Vec<_> =
+                (0..clients).map(|_| scope.spawn(|| self.keep_sending(path, &traffic))).collect();
             let stop = StopOnDrop(&traffic);
             act(&traffic);
             drop(stop);
@@ -236,23 +225,17 @@ impl Env {
     /// Fails unless Envoy got so many verdicts of either kind and no error, and every request its
     /// reply.
     pub(crate) fn assert_verdicts(&self, ok: u64, over_limit: u64) {
-        self.assert_counts(Counts {
-            ok,
-            over_limit,
-            ..Counts::default()
-        });
+        self.assert_counts(Counts { ok, over_limit, ..Counts::default() });
     }
 
     /// How often Envoy has asked.
     pub(crate) fn asked(&self) -> u64 {
-        self.tollgate
-            .stat("ratelimit_server.ShouldRateLimit.total_requests")
+        self.tollgate.stat("ratelimit_server.ShouldRateLimit.total_requests")
     }
 
     /// A counter of a rule, by its statsd name behind the domain.
     pub(crate) fn rule_stat(&self, name: &str) -> u64 {
-        self.tollgate
-            .stat(&format!("ratelimit.service.rate_limit.{name}"))
+        self.tollgate.stat(&format!("ratelimit.service.rate_limit.{name}"))
     }
 
     /// Fails unless every request got its reply through this Envoy, with these counters.
@@ -265,35 +248,19 @@ impl Env {
             error: stat("cluster.backend.ratelimit.error"),
             failure_mode_allowed: stat("cluster.backend.ratelimit.failure_mode_allowed"),
         };
-        assert_eq!(
-            counts, expected,
-            "what Envoy counted; the replies: {:?}",
-            self.tally
-        );
+        assert_eq!(counts, expected, "what Envoy counted; the replies: {:?}", self.tally);
         let sent = self.tally.sent.load(Relaxed);
         let [passed, over_limit, failed] = [Outcome::Passed, Outcome::OverLimit, Outcome::Failed]
             .map(|outcome| self.seen(outcome));
-        assert_eq!(
-            passed + over_limit + failed,
-            sent,
-            "requests with a reply, and sent"
-        );
+        assert_eq!(passed + over_limit + failed, sent, "requests with a reply, and sent");
         assert_eq!(
             stat("http.ingress.downstream_rq_total"),
             sent,
             "requests that Envoy got, and sent"
         );
-        assert_eq!(
-            passed,
-            counts.ok + counts.failure_mode_allowed,
-            "requests that passed"
-        );
+        assert_eq!(passed, counts.ok + counts.failure_mode_allowed, "requests that passed");
         assert_eq!(over_limit, counts.over_limit, "requests over limit");
-        assert_eq!(
-            failed,
-            counts.error - counts.failure_mode_allowed,
-            "requests that failed"
-        );
+        assert_eq!(failed, counts.error - counts.failure_mode_allowed, "requests that failed");
     }
 
     fn send_on(&self, connection: &mut Connection, request: Request<'_>) -> Timed {
@@ -306,11 +273,7 @@ impl Env {
     }
 
     fn received(&self, reply: Reply, sent_at: Time) -> Timed {
-        let timed = Timed {
-            reply,
-            sent_at,
-            received_at: self.clock.now(),
-        };
+        let timed = Timed { reply, sent_at, received_at: self.clock.now() };
         self.tally.ended[timed.outcome() as usize].fetch_add(1, Relaxed);
         timed
     }
@@ -395,9 +358,7 @@ impl Builder {
         let indented = shown.map(|line| format!("          {}\n", &line[indent..]));
         let indented = indented.collect::<Vec<_>>().concat();
         // The next one is the backend.
-        self.config = self
-            .config
-            .replacen(FILTERS, &format!("{indented}{FILTERS}"), 1);
+        self.config = self.config.replacen(FILTERS, &format!("{indented}{FILTERS}"), 1);
         self
     }
 
@@ -409,16 +370,7 @@ impl Builder {
 
     /// Starts Envoy and Tollgate, and waits until they serve.
     pub(crate) fn start(self) -> Env {
-        let Self {
-            config,
-            store,
-            is_patient,
-            mut variables,
-            upstream,
-            ports,
-            rules,
-            home,
-        } = self;
+        let Self { config, store, is_patient, mut variables, upstream, ports, rules, home } = self;
         let redis = (store == Store::Redis).then(|| RedisProcess::builder().in_own_group().start());
         variables.extend(redis.iter().map(|redis| ("REDIS_URL", redis.url())));
         if is_patient && redis.is_some() {
@@ -448,10 +400,7 @@ impl Store {
 impl Pending<'_> {
     /// Waits for the reply.
     pub(crate) fn finish(mut self) -> Timed {
-        let reply = self
-            .connection
-            .read("GET")
-            .unwrap_or_else(|error| panic!("no reply: {error}"));
+        let reply = self.connection.read("GET").unwrap_or_else(|error| panic!("no reply: {error}"));
         self.env.received(reply, self.sent_at)
     }
 

@@ -12,21 +12,12 @@ const DAY: Span = Span::from_secs(86_400);
 fn retry_after_is_sent_by_tollgate() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env
-            .with_instead(
-                "enable_retry_after_header: true",
-                "enable_retry_after_header: false",
-            )
+            .with_instead("enable_retry_after_header: true", "enable_retry_after_header: false")
             .with_env("RETRY_AFTER_HEADER_ENABLED", "true")
             .start();
         let first = env.get("/").passed_with(2);
         for remaining in [1, 0] {
-            assert_eq!(
-                env.get("/")
-                    .passed_with(remaining)
-                    .reply
-                    .header("retry-after"),
-                None
-            );
+            assert_eq!(env.get("/").passed_with(remaining).reply.header("retry-after"), None);
         }
         let over_limit = env.get("/").was_over_limit();
         over_limit.counts_down("retry-after", first.after(Span::from_secs(20)));
@@ -70,10 +61,7 @@ fn responses_have_the_references_and_ietf_headers() {
             timed.counts_down("ratelimit-reset", timed.end_of_window(DAY));
             let reset = reply.number("ratelimit-reset");
             assert_eq!(reply.number("x-ratelimit-reset"), reset);
-            assert_eq!(
-                reply.header("ratelimit-policy"),
-                Some(r#""search";q=4;w=86400"#)
-            );
+            assert_eq!(reply.header("ratelimit-policy"), Some(r#""search";q=4;w=86400"#));
             assert_eq!(
                 reply.header("ratelimit"),
                 Some(&*format!(r#""search";r={remaining};t={reset}"#))

@@ -50,19 +50,11 @@ fn leased_limit_is_never_exceeded_and_has_the_headers_of_an_exact_one() {
                 *passed.entry(window).or_default() += 1;
             }
         }
-        assert!(
-            passed.values().all(|&passed| passed <= LIMIT),
-            "{path}: {passed:?}"
-        );
-        assert!(
-            passed.values().sum::<u64>() + CLIENTS as u64 >= LIMIT,
-            "{path}: {passed:?}"
-        );
+        assert!(passed.values().all(|&passed| passed <= LIMIT), "{path}: {passed:?}");
+        assert!(passed.values().sum::<u64>() + CLIENTS as u64 >= LIMIT, "{path}: {passed:?}");
         over_limit.push(headers_over_limit(&env, path));
     }
-    let [leased, exact] = &over_limit[..] else {
-        panic!("one of each path")
-    };
+    let [leased, exact] = &over_limit[..] else { panic!("one of each path") };
     assert_eq!(leased, exact);
     let used = r#"tollgate_rule_lease_hits_total{domain="web",key1="path_/leased",key2="remote_address",event="used"}"#;
     assert!(env.tollgate.metric(used) > LIMIT / 2);

@@ -32,14 +32,8 @@ fn client_is_served_up_to_its_limit_and_gets_retry_after() {
             over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
             assert_eq!(over_limit.reply.body, "");
         }
-        assert_eq!(
-            env.rule_stat("web.path_/search.remote_address.total_hits"),
-            6
-        );
-        assert_eq!(
-            env.rule_stat("web.path_/search.remote_address.over_limit"),
-            2
-        );
+        assert_eq!(env.rule_stat("web.path_/search.remote_address.total_hits"), 6);
+        assert_eq!(env.rule_stat("web.path_/search.remote_address.over_limit"), 2);
         env.assert_verdicts(4, 2);
     }
 }
@@ -57,10 +51,7 @@ fn fourth_request_within_a_minute_is_over_limit_for_twenty_seconds() {
         second.counts_down("x-ratelimit-reset", first.after(Span::from_secs(40)));
         let third = env.get("/").passed_with(0);
         third.counts_down("x-ratelimit-reset", first.after(Span::from_secs(60)));
-        assert_eq!(
-            third.reply.header("x-ratelimit-limit"),
-            Some(r#"3, 3;w=60;name="home""#)
-        );
+        assert_eq!(third.reply.header("x-ratelimit-limit"), Some(r#"3, 3;w=60;name="home""#));
 
         let fourth = env.get("/").was_over_limit();
         fourth.counts_down("retry-after", first.after(Span::from_secs(20)));
@@ -98,10 +89,7 @@ descriptors:
             if reply.outcome() == Outcome::Passed {
                 break reply;
             }
-            assert!(
-                reply.sent_at < over_limit.received_at.plus(wait),
-                "over limit after {wait}"
-            );
+            assert!(reply.sent_at < over_limit.received_at.plus(wait), "over limit after {wait}");
         };
         assert!(
             served.received_at.plus(Span::from_secs(1)) > over_limit.sent_at.plus(wait),
@@ -171,15 +159,9 @@ fn over_limit_grpc_call_gets_resource_exhausted() {
         let over_limit = call();
         assert_eq!(over_limit.outcome(), Outcome::OverLimit);
         assert_eq!(over_limit.reply.status, 200, "gRPC has its own status");
-        assert_eq!(
-            over_limit.reply.number("grpc-status"),
-            8,
-            "RESOURCE_EXHAUSTED"
-        );
-        over_limit.counts_down(
-            "retry-after",
-            over_limit.end_of_window(Span::from_secs(12 * 3_600)),
-        );
+        assert_eq!(over_limit.reply.number("grpc-status"), 8, "RESOURCE_EXHAUSTED");
+        over_limit
+            .counts_down("retry-after", over_limit.end_of_window(Span::from_secs(12 * 3_600)));
         env.assert_verdicts(2, 1);
     }
 }
@@ -202,10 +184,7 @@ fn unlimited_and_shadow_rules_admit_every_request() {
             assert_eq!(shadowed.reply.header("retry-after"), None);
         }
         assert_eq!(env.rule_stat("web.path_/beta.remote_address.total_hits"), 5);
-        assert_eq!(
-            env.rule_stat("web.path_/beta.remote_address.shadow_mode"),
-            4
-        );
+        assert_eq!(env.rule_stat("web.path_/beta.remote_address.shadow_mode"), 4);
         // A rule without a limit has no counters, but its requests are asked about all the same.
         assert_eq!(env.asked(), 10);
         env.assert_verdicts(10, 0);

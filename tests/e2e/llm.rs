@@ -25,10 +25,8 @@ fn thirty_of_four_hundred_reserved_tokens_are_used() {
 fn unused_part_of_an_estimate_is_refunded() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
-        env.upstream().answers(
-            "/v1/chat",
-            Answer::of(JSON, r#"{"usage": {"total_tokens": 150}}"#).later(),
-        );
+        env.upstream()
+            .answers("/v1/chat", Answer::of(JSON, r#"{"usage": {"total_tokens": 150}}"#).later());
         let call = ask(&env, "ann", "400");
         is_inside(&env, 1);
         has_left(&env, "ann", 600);
@@ -67,17 +65,12 @@ fn streamed_response_is_settled_by_its_last_chunk() {
 fn usage_beyond_the_estimate_is_charged() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
-        env.upstream().answers(
-            "/v1/chat",
-            Answer::of(JSON, r#"{"usage": {"total_tokens": 610}}"#),
-        );
+        env.upstream().answers("/v1/chat", Answer::of(JSON, r#"{"usage": {"total_tokens": 610}}"#));
         ask(&env, "ann", "100").finish().passed_with(900);
         settles(&env, "ann", 390);
         // The second ends beyond the limit, and is charged all the same.
         ask(&env, "ann", "390").finish().passed_with(0);
-        look_until("both are charged", || {
-            charged(&env) == 100 + 510 + 390 + 220
-        });
+        look_until("both are charged", || charged(&env) == 100 + 510 + 390 + 220);
         let over_limit = ask(&env, "ann", "1").finish().was_over_limit();
         over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
         env.get_as("ann", "/balance").was_over_limit();
@@ -90,10 +83,8 @@ fn usage_beyond_the_estimate_is_charged() {
 fn over_limit_call_neither_consumes_nor_refunds() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
-        env.upstream().answers(
-            "/v1/chat",
-            Answer::of(JSON, r#"{"usage": {"total_tokens": 700}}"#).later(),
-        );
+        env.upstream()
+            .answers("/v1/chat", Answer::of(JSON, r#"{"usage": {"total_tokens": 700}}"#).later());
         let call = ask(&env, "ann", "700");
         is_inside(&env, 1);
         for _ in 0..3 {
@@ -163,10 +154,7 @@ fn call_without_a_valid_estimate_is_rejected() {
             );
         }
         assert_eq!((env.asked(), env.upstream().inside_max()), (0, 0));
-        assert_eq!(
-            asks(&[("x-api-key", "ann"), ("x-estimated-tokens", "5")]),
-            200
-        );
+        assert_eq!(asks(&[("x-api-key", "ann"), ("x-estimated-tokens", "5")]), 200);
     }
 }
 
@@ -174,17 +162,10 @@ fn call_without_a_valid_estimate_is_rejected() {
 fn first_of_two_estimates_is_reserved_and_settled() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
-        env.upstream().answers(
-            "/v1/chat",
-            Answer::of(JSON, r#"{"usage": {"total_tokens": 150}}"#),
-        );
-        let twice = [
-            ("x-api-key", "ann"),
-            ("x-estimated-tokens", "400"),
-            ("x-estimated-tokens", "some"),
-        ];
-        env.send(Request::get("/v1/chat").with(&twice))
-            .passed_with(600);
+        env.upstream().answers("/v1/chat", Answer::of(JSON, r#"{"usage": {"total_tokens": 150}}"#));
+        let twice =
+            [("x-api-key", "ann"), ("x-estimated-tokens", "400"), ("x-estimated-tokens", "some")];
+        env.send(Request::get("/v1/chat").with(&twice)).passed_with(600);
         settles(&env, "ann", 850);
     }
 }
@@ -197,9 +178,7 @@ fn ask<'s>(env: &'s Env, api_key: &str, estimate: &str) -> Pending<'s> {
 }
 
 fn is_inside(env: &Env, calls: usize) {
-    look_until(&format!("the model has {calls} calls"), || {
-        env.upstream().inside() == calls
-    });
+    look_until(&format!("the model has {calls} calls"), || env.upstream().inside() == calls);
 }
 
 fn has_left(env: &Env, api_key: &str, tokens: u64) {
@@ -208,11 +187,7 @@ fn has_left(env: &Env, api_key: &str, tokens: u64) {
 
 /// The answer may be there before what it came to is.
 fn settles(env: &Env, api_key: &str, tokens: u64) {
-    let left = || {
-        env.get_as(api_key, "/balance")
-            .reply
-            .number("x-ratelimit-remaining")
-    };
+    let left = || env.get_as(api_key, "/balance").reply.number("x-ratelimit-remaining");
     look_until(&format!("{tokens} tokens are left"), || left() == tokens);
 }
 

@@ -50,19 +50,12 @@ fn restart_admits_only_requests_sent_while_it_is_down() {
         });
         let drained_at = stopped_at.plus(DRAIN_PERIOD.into());
         assert_eq!(
-            passed
-                .iter()
-                .filter(|glimpse| glimpse.received_at < drained_at)
-                .count(),
+            passed.iter().filter(|glimpse| glimpse.received_at < drained_at).count(),
             4,
             "before Tollgate had drained"
         );
         assert!(
-            passed
-                .iter()
-                .filter(|glimpse| glimpse.sent_at > back_at)
-                .count() as u64
-                <= within - 4,
+            passed.iter().filter(|glimpse| glimpse.sent_at > back_at).count() as u64 <= within - 4,
             "after Tollgate was back"
         );
         let [stopping, starting] =
@@ -87,13 +80,8 @@ fn failure_mode_deny_rejects_requests_without_a_verdict() {
             assert_eq!(env.get("/search").outcome(), Outcome::Failed);
         }
         env.tollgate.start_again();
-        env.get("/search")
-            .passed_with(if env.store() == Store::Memory { 3 } else { 2 });
-        env.assert_counts(Counts {
-            ok: 2,
-            error: 3,
-            ..Counts::default()
-        });
+        env.get("/search").passed_with(if env.store() == Store::Memory { 3 } else { 2 });
+        env.assert_counts(Counts { ok: 2, error: 3, ..Counts::default() });
     }
 }
 
@@ -117,9 +105,7 @@ descriptors:
         let seen = env.under_traffic(CLIENTS, "/search", |traffic| {
             for limit in LIMITS {
                 env.write_rules("web.yaml", &rules(limit));
-                look_until("the new limit is in force", || {
-                    traffic.latest_limit() == limit
-                });
+                look_until("the new limit is in force", || traffic.latest_limit() == limit);
                 more(&env, Outcome::Passed);
             }
             env.write_rules("web.yaml", "domain: [");
@@ -172,40 +158,27 @@ descriptors:
       - key: remote_address
         rate_limit: {unit: year, requests_per_unit: 1000000}
 ";
-    let env = Env::with("envoy.yaml")
-        .on(Store::Redis)
-        .with_default_store_timeout();
-    let env = env
-        .with_rules("web.yaml", rules)
-        .with_env("ON_STORE_ERROR", policy)
-        .start();
+    let env = Env::with("envoy.yaml").on(Store::Redis).with_default_store_timeout();
+    let env = env.with_rules("web.yaml", rules).with_env("ON_STORE_ERROR", policy).start();
     let seen = env.under_traffic(2, "/search", |_| {
         more(&env, Outcome::Passed);
         begin(&mut env.redis());
         let before = env.tollgate.fallbacks(policy);
-        look_until("the policy answers", || {
-            env.tollgate.fallbacks(policy) >= before + SOME
-        });
+        look_until("the policy answers", || env.tollgate.fallbacks(policy) >= before + SOME);
         end(&mut env.redis());
         let hits = hits_in_redis(&env);
         look_until("Redis counts again", || hits_in_redis(&env) > hits);
         more(&env, Outcome::Passed);
     });
 
-    let (passed, over_limit): (Vec<Glimpse>, Vec<Glimpse>) = seen
-        .into_iter()
-        .flatten()
-        .partition(|glimpse| glimpse.outcome == Outcome::Passed);
+    let (passed, over_limit): (Vec<Glimpse>, Vec<Glimpse>) =
+        seen.into_iter().flatten().partition(|glimpse| glimpse.outcome == Outcome::Passed);
     assert!(
         passed.iter().all(|glimpse| glimpse.limit > 0),
         "{policy}: a request passed without a verdict"
     );
     // The limit is never reached: only on_store_error rejects.
-    let by_policy = if policy == "deny" {
-        env.tollgate.fallbacks(policy)
-    } else {
-        0
-    };
+    let by_policy = if policy == "deny" { env.tollgate.fallbacks(policy) } else { 0 };
     assert_eq!(over_limit.len() as u64, by_policy, "{policy}");
     env.assert_verdicts(passed.len() as u64, over_limit.len() as u64);
 }
@@ -214,16 +187,12 @@ descriptors:
 fn hits_in_redis(env: &Env) -> u64 {
     let redis = env.redis();
     let keys: Vec<String> = redis.command(&["KEYS", "*"]);
-    let hits = keys
-        .iter()
-        .map(|key| redis.command::<Option<u64>>(&["GET", key]));
+    let hits = keys.iter().map(|key| redis.command::<Option<u64>>(&["GET", key]));
     hits.flatten().sum()
 }
 
 /// Waits for some more requests of that outcome.
 fn more(env: &Env, outcome: Outcome) {
     let enough = env.seen(outcome) + SOME;
-    look_until(&format!("more requests are {outcome:?}"), || {
-        env.seen(outcome) >= enough
-    });
+    look_until(&format!("more requests are {outcome:?}"), || env.seen(outcome) >= enough);
 }

@@ -20,40 +20,27 @@ fn requests_over_the_limit_are_queued_or_rejected() {
     const SERVED_MIN: usize = 3;
     const INTERVAL: Span = Span::from_secs(1);
     for env in Env::with_every_store("over-limit.yaml") {
-        let env = env.with_instead(TIMEOUT, PATIENT).with_rules(
-            "over-limit.yaml",
-            &checkout("unit: second, requests_per_unit: 1", "2s"),
-        );
+        let env = env
+            .with_instead(TIMEOUT, PATIENT)
+            .with_rules("over-limit.yaml", &checkout("unit: second, requests_per_unit: 1", "2s"));
         let env = env.start();
         let replies: Vec<Timed> = thread::scope(|scope| {
-            let clients: Vec<_> = (0..CLIENTS)
-                .map(|_| scope.spawn(|| env.get("/checkout")))
-                .collect();
+            let clients: Vec<_> =
+                (0..CLIENTS).map(|_| scope.spawn(|| env.get("/checkout"))).collect();
             clients
                 .into_iter()
                 .map(|client| client.join().expect("every request gets a reply"))
                 .collect()
         });
-        let first = replies
-            .iter()
-            .map(|reply| reply.sent_at)
-            .min()
-            .expect("there are some");
-        let (mut served, over_limit): (Vec<_>, Vec<_>) = replies
-            .into_iter()
-            .partition(|reply| reply.outcome() == Outcome::Passed);
+        let first = replies.iter().map(|reply| reply.sent_at).min().expect("there are some");
+        let (mut served, over_limit): (Vec<_>, Vec<_>) =
+            replies.into_iter().partition(|reply| reply.outcome() == Outcome::Passed);
         // A request that is sent late may get a slot that was not free before.
-        assert!(
-            served.len() >= SERVED_MIN && !over_limit.is_empty(),
-            "{served:?}"
-        );
+        assert!(served.len() >= SERVED_MIN && !over_limit.is_empty(), "{served:?}");
         served.sort_by_key(|reply| reply.received_at);
         let mut turn = first;
         for reply in &served {
-            assert!(
-                reply.received_at >= turn,
-                "served before its turn: {reply:?}"
-            );
+            assert!(reply.received_at >= turn, "served before its turn: {reply:?}");
             turn = turn.plus(INTERVAL);
         }
         let [ok, over] = [&served, &over_limit].map(|replies| replies.len() as u64);
@@ -72,22 +59,12 @@ fn request_whose_slot_is_after_the_deadline_is_rejected() {
     for env in Env::with_every_store("over-limit.yaml") {
         let env = env.with_instead(TIMEOUT, "timeout: 10s");
         let env = env
-            .with_rules(
-                "over-limit.yaml",
-                &checkout("unit: minute, requests_per_unit: 1", "1h"),
-            )
+            .with_rules("over-limit.yaml", &checkout("unit: minute, requests_per_unit: 1", "1h"))
             .start();
-        let requests: Vec<Pending> = (0..REQUESTS)
-            .map(|_| env.begin(Request::get("/checkout")))
-            .collect();
+        let requests: Vec<Pending> =
+            (0..REQUESTS).map(|_| env.begin(Request::get("/checkout"))).collect();
         let replies: Vec<Timed> = requests.into_iter().map(Pending::finish).collect();
-        assert_eq!(
-            replies
-                .iter()
-                .filter(|reply| reply.outcome() == Outcome::Passed)
-                .count(),
-            1
-        );
+        assert_eq!(replies.iter().filter(|reply| reply.outcome() == Outcome::Passed).count(), 1);
         env.assert_verdicts(1, REQUESTS - 1);
     }
 }
@@ -99,10 +76,7 @@ fn client_that_disconnects_in_the_queue_consumes_its_slot() {
         let env = env.with_instead(TIMEOUT, "timeout: 600s");
         // One a minute, and one more may be queued.
         let env = env
-            .with_rules(
-                "over-limit.yaml",
-                &checkout("unit: minute, requests_per_unit: 1", "90s"),
-            )
+            .with_rules("over-limit.yaml", &checkout("unit: minute, requests_per_unit: 1", "90s"))
             .start();
         let waits = |count| {
             look_until(&format!("{count} wait"), || {
@@ -126,9 +100,7 @@ fn checkout(limit: &str, max_wait: &str) -> String {
         rules.contains(sample) && rules.contains(sample_wait),
         "the sample has another limit: {rules}"
     );
-    rules
-        .replace(sample, limit)
-        .replace(sample_wait, &format!("max_wait: {max_wait}"))
+    rules.replace(sample, limit).replace(sample_wait, &format!("max_wait: {max_wait}"))
 }
 
 #[test]
@@ -144,10 +116,7 @@ fn degraded_request_is_marked_for_the_backend() {
             let degraded = env.get("/offers").passed_with(0);
             assert_eq!(degraded.reply.header("x-over-limit"), Some(r#"["offers"]"#));
             assert_eq!(degraded.reply.header("retry-after"), None);
-            assert_eq!(
-                env.upstream().was_told("x-degraded").as_deref(),
-                Some("true")
-            );
+            assert_eq!(env.upstream().was_told("x-degraded").as_deref(), Some("true"));
         }
         env.assert_verdicts(4, 0);
     }
@@ -168,10 +137,7 @@ fn rejection_has_the_rules_response_body() {
         let env = env.start();
         assert_eq!(env.get("/export").passed_with(0).reply.body, "ok\n");
         let over_limit = env.get("/export").was_over_limit();
-        assert_eq!(
-            over_limit.reply.body,
-            "one export a day: come back tomorrow\n"
-        );
+        assert_eq!(over_limit.reply.body, "one export a day: come back tomorrow\n");
         assert_eq!(over_limit.reply.header("content-type"), Some("text/plain"));
         over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
         let call = env.send(Request::grpc("/export"));

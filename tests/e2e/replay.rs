@@ -57,8 +57,5 @@ fn access_log_is_replayed_with_the_same_answers() {
         .iter()
         .find(|rule| rule["rule"] == "costs.meter_credits.api_key")
         .expect("its requests are counted");
-    assert_eq!(
-        (&credits["requests"], &credits["over_limit"]),
-        (&5.into(), &1.into())
-    );
+    assert_eq!((&credits["requests"], &credits["over_limit"]), (&5.into(), &1.into()));
 }

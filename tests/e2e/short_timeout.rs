@@ -23,8 +23,5 @@ fn ready_names_the_timeout_of_envoys_filter() {
     let metrics = http::get(env.tollgate.admin(), "/metrics").body;
     let of_cause = |line: &&str| line.contains("fallbacks") && line.contains("short_deadline");
     let counted = metrics.lines().filter(of_cause);
-    assert!(
-        counted.into_iter().any(|line| !line.ends_with(" 0")),
-        "{metrics}"
-    );
+    assert!(counted.into_iter().any(|line| !line.ends_with(" 0")), "{metrics}");
 }

@@ -49,19 +49,10 @@ impl InUse {
         ports.release([grpc, ports.http(), ports.admin()]);
         let addresses = [grpc, ports.http(), ports.admin()];
         let command = reference::command(home.path(), &redis.url(), addresses);
-        let mut process = Process::start(
-            "the service in use",
-            command,
-            home.path().join("in-use.log"),
-        );
+        let mut process =
+            Process::start("the service in use", command, home.path().join("in-use.log"));
         process.wait_until_ready(|| TcpStream::connect(grpc).is_ok());
-        Self {
-            grpc,
-            _process: process,
-            _redis: redis,
-            _ports: ports,
-            _home: home,
-        }
+        Self { grpc, _process: process, _redis: redis, _ports: ports, _home: home }
     }
 }
 
@@ -90,16 +81,11 @@ fn clients_see_the_service_in_use_until_a_share_is_switched() {
     look_until("requests are compared", || page(&env)["requests"] == 4);
     let rule = &page(&env)["rules"][0];
     assert_eq!(rule["rule"], "web.path.remote_address");
-    assert_eq!(
-        (&rule["agreed"], &rule["over_there"]),
-        (&2.into(), &2.into())
-    );
+    assert_eq!((&rule["agreed"], &rule["over_there"]), (&2.into(), &2.into()));
     assert_eq!(rule["classes"]["limit_differs"], 2, "{rule}");
 
     fs::write(&share, "100").expect("the directory exists");
-    look_until("the share is reloaded", || {
-        page(&env)["enforce_percent"] == 100
-    });
+    look_until("the share is reloaded", || page(&env)["enforce_percent"] == 100);
     // The fifth here.
     env.get("/a").passed_with(0);
     env.get("/a").was_over_limit();
@@ -110,24 +96,14 @@ fn clients_see_the_service_in_use_until_a_share_is_switched() {
 fn a_second_filter_counts_and_enforces_nothing() {
     let in_use = InUse::start(3);
     let env = Env::with("second-filter.yaml")
-        .with_instead(
-            "port_value: 8091}",
-            &format!("port_value: {}}}", in_use.grpc.port()),
-        )
+        .with_instead("port_value: 8091}", &format!("port_value: {}}}", in_use.grpc.port()))
         .with_rules("web.yaml", &rules(1))
         .start();
     for path in ["/a", "/a", "/a", "/a", "/b"] {
         let _ = env.get(path);
     }
-    assert_eq!(
-        (env.seen(Outcome::Passed), env.seen(Outcome::OverLimit)),
-        (4, 1)
-    );
-    env.assert_counts(Counts {
-        ok: 4,
-        over_limit: 1,
-        ..Counts::default()
-    });
+    assert_eq!((env.seen(Outcome::Passed), env.seen(Outcome::OverLimit)), (4, 1));
+    env.assert_counts(Counts { ok: 4, over_limit: 1, ..Counts::default() });
     let stats = env.envoy.stats();
     let of_tollgate = |name: &str| stats[&format!("cluster.backend.ratelimit.tollgate.{name}")];
     assert_eq!((of_tollgate("ok"), of_tollgate("over_limit")), (2, 3));

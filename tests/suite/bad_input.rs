@@ -69,10 +69,7 @@ fn changed(
 
 fn with_unit(domain: &str, unit: i32) -> RateLimitRequest {
     changed(domain, "window", |descriptor| {
-        descriptor.limit = Some(RateLimitOverride {
-            requests_per_unit: 5,
-            unit,
-        });
+        descriptor.limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
     })
 }
 
@@ -87,10 +84,7 @@ fn many(key: &str, descriptors: usize) -> RateLimitRequest {
 async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
     let long = "x".repeat(1 << 20);
     let many_entries: Vec<(&str, &str)> = vec![("k", "v"); 10_001];
-    let control = request(
-        "a\nb\0c\u{1b}[31m",
-        &[&[("window", "\r\n\0\u{7f}\u{202e}")]],
-    );
+    let control = request("a\nb\0c\u{1b}[31m", &[&[("window", "\r\n\0\u{7f}\u{202e}")]]);
     let answered = [
         ("no unit in an unknown domain", with_unit("nowhere", 0)),
         ("a week, which only answers can name", with_unit("d", 7)),
@@ -99,18 +93,9 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
         ("an entry without a name", request("d", &[&[("", "")]])),
         ("a domain of a mebibyte", request(&long, &[&[("k", "v")]])),
         ("a key of a mebibyte", request("d", &[&[(&long, "")]])),
-        (
-            "a value of a mebibyte",
-            request("d", &[&[("window", &long)]]),
-        ),
-        (
-            "a metric of a mebibyte",
-            request("d", &[&[("detailed", &long)]]),
-        ),
-        (
-            "a holder of a mebibyte",
-            request("d", &[&[("place", &long)]]),
-        ),
+        ("a value of a mebibyte", request("d", &[&[("window", &long)]])),
+        ("a metric of a mebibyte", request("d", &[&[("detailed", &long)]])),
+        ("a holder of a mebibyte", request("d", &[&[("place", &long)]])),
         ("10,000 entries", request("d", &[&many_entries[1..]])),
         ("control characters", control),
     ];
@@ -128,10 +113,7 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
         no_unit(8),
         no_unit(99),
         no_unit(-1),
-        bound(
-            request("d", &[&[("place", "")]]),
-            "descriptors[0] has no value for place",
-        ),
+        bound(request("d", &[&[("place", "")]]), "descriptors[0] has no value for place"),
         bound(many("alive", 1_001), "more than the 1000 descriptors"),
         bound(many("alive", 10_000), "descriptors_max"),
         bound(request("d", &[&many_entries]), "entries_max"),
@@ -145,10 +127,8 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
     let server = TestServer::with_rules(RULES).start();
     let mut client = server.client().await;
     for (what, request) in answered {
-        let answer = client
-            .call(request)
-            .await
-            .unwrap_or_else(|status| panic!("{what}: {status:?}"));
+        let answer =
+            client.call(request).await.unwrap_or_else(|status| panic!("{what}: {status:?}"));
         assert_eq!(answer.overall_code(), Code::Ok, "{what}");
         assert_serving(&server, &mut client, what).await;
     }
@@ -176,10 +156,7 @@ async fn names_from_clients_neither_fill_the_metrics_page_nor_break_its_lines() 
     for page in ["/metrics", "/stats"] {
         let page = server.admin(page);
         assert!(page.len() < 1 << 16, "{} bytes", page.len());
-        assert!(
-            page.lines().all(|line| !line.starts_with("forged")),
-            "{page}"
-        );
+        assert!(page.lines().all(|line| !line.starts_with("forged")), "{page}");
     }
     // Long names are counted together.
     server.assert_metric("tollgate_metric_series_overflow_total", 2.0);
@@ -199,10 +176,7 @@ fn rubbish() -> Vec<(&'static str, Vec<u8>, Grpc)> {
         ("groups in groups", frame(&groups)),
         ("half the bytes before a message", at_once(&[0, 0, 0])),
         ("less than announced", at_once(&[0, 0, 0, 0, 100, 0x0a])),
-        (
-            "compressed without grpc-encoding",
-            at_once(&[1, 0, 0, 0, 1, 0x0a]),
-        ),
+        ("compressed without grpc-encoding", at_once(&[1, 0, 0, 0, 1, 0x0a])),
         ("a flag that is none", at_once(&[7, 0, 0, 0, 1, 0x0a])),
     ];
     let huge = at_once(&[0, 0xff, 0xff, 0xff, 0xff, 0x0a]);
@@ -258,9 +232,7 @@ async fn a_stream_in_the_wrong_protocol_is_closed() {
 async fn whoever_never_finishes_an_http_request_is_sent_away() {
     let server = TestServer::with_rules(RULES).start();
     let mut half_a_head = Connection::open(server.http);
-    half_a_head
-        .write(b"GET /healthcheck HTTP/1.1\r\nhost: t")
-        .expect("the connection is open");
+    half_a_head.write(b"GET /healthcheck HTTP/1.1\r\nhost: t").expect("the connection is open");
     let mut half_a_body = Connection::open(server.http);
     half_a_body
         .write(b"POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: 200\r\n\r\n{")
@@ -272,10 +244,7 @@ async fn whoever_never_finishes_an_http_request_is_sent_away() {
         "{}",
         String::from_utf8_lossy(&answer)
     );
-    assert_eq!(
-        half_a_body.read("POST").expect("it is answered").status,
-        408
-    );
+    assert_eq!(half_a_body.read("POST").expect("it is answered").status, 408);
 }
 
 /// Makes a file of a rules directory that is none.
@@ -289,41 +258,17 @@ fn texts() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("no YAML", "\t}{][ \0 : - ?".into(), "bad.yaml"),
         ("no rules", "just a text".into(), "bad.yaml"),
         ("an alias bomb", alias_bomb().into(), "bad.yaml:"),
-        (
-            "brackets in brackets",
-            "[".repeat(1 << 20).into(),
-            "bad.yaml:",
-        ),
-        (
-            "a file that is not UTF-8",
-            b"domain: caf\xe9\n".into(),
-            "bad.yaml:1:12",
-        ),
+        ("brackets in brackets", "[".repeat(1 << 20).into(), "bad.yaml:"),
+        ("a file that is not UTF-8", b"domain: caf\xe9\n".into(), "bad.yaml:1:12"),
     ]
 }
 
 /// Spoilt so that nothing can be loaded, and what the log says.
 const SPOILT: &[(&str, Spoil, &str)] = &[
-    (
-        "a file of 65 MiB",
-        |path| sparse_file(path, 65 << 20),
-        "has more than",
-    ),
-    (
-        "a file of a terabyte",
-        |path| sparse_file(path, 1 << 40),
-        "has more than",
-    ),
-    (
-        "a file that cannot be read",
-        |path| link("/proc/self/mem", path),
-        "Input/output error",
-    ),
-    (
-        "a link to itself",
-        |path| link("bad.yaml", path),
-        "Too many levels of symbolic links",
-    ),
+    ("a file of 65 MiB", |path| sparse_file(path, 65 << 20), "has more than"),
+    ("a file of a terabyte", |path| sparse_file(path, 1 << 40), "has more than"),
+    ("a file that cannot be read", |path| link("/proc/self/mem", path), "Input/output error"),
+    ("a link to itself", |path| link("bad.yaml", path), "Too many levels of symbolic links"),
 ];
 
 /// Spoilt so that all that is good can be loaded.
@@ -383,47 +328,24 @@ fn other_alias_bombs() -> Vec<String> {
         format!("{{{}}}", ten(&|number| format!("k{number}: *{before}")))
     });
     let many_keys: Vec<String> = (0..9_999).map(|number| format!("k{number}: 1")).collect();
-    let merges = format!(
-        "a: &a {{{}}}\nb:\n{}",
-        many_keys.join(", "),
-        "- <<: *a\n".repeat(10_000)
-    );
+    let merges = format!("a: &a {{{}}}\nb:\n{}", many_keys.join(", "), "- <<: *a\n".repeat(10_000));
     let rules = chain("[{key: k, value: v}]", &|before| {
-        format!(
-            "[{}]",
-            ten(&|number| format!("{{key: k{number}, descriptors: *{before}}}"))
-        )
+        format!("[{}]", ten(&|number| format!("{{key: k{number}, descriptors: *{before}}}")))
     });
-    vec![
-        maps,
-        merges,
-        format!("{rules}domain: other\ndescriptors: *j\n"),
-    ]
+    vec![maps, merges, format!("{rules}domain: other\ndescriptors: *j\n")]
 }
 
 fn sparse_file(path: &Path, bytes: u64) {
-    fs::File::create(path)
-        .and_then(|file| file.set_len(bytes))
-        .expect("a sparse file");
+    fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("a sparse file");
 }
 
 fn make_pipe(path: &Path) {
-    assert!(
-        Command::new("mkfifo")
-            .arg(path)
-            .status()
-            .expect("there is mkfifo")
-            .success()
-    );
+    assert!(Command::new("mkfifo").arg(path).status().expect("there is mkfifo").success());
 }
 
 /// Takes away whatever was put there.
 fn repair(path: &Path) {
-    let removed = if path.is_dir() {
-        fs::remove_dir_all(path)
-    } else {
-        fs::remove_file(path)
-    };
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     removed.expect("it exists");
 }
 
@@ -439,10 +361,7 @@ async fn a_spoilt_rules_directory_is_told_and_the_rules_go_on() {
         let logged = async || server.log()[seen..].contains(expected);
         eventually(&format!("{what} is logged as {expected}"), logged).await;
         let ready = server.get("/ready").body;
-        assert!(
-            ready.contains("the last good configuration serves"),
-            "{what}"
-        );
+        assert!(ready.contains("the last good configuration serves"), "{what}");
         assert_serving(&server, &mut client, what).await;
         repair(&path);
         server.metric_becomes("tollgate_rules_rejected", 0.0).await;

@@ -102,8 +102,7 @@ async fn replicas_of_old_and_new_rules_count_together() {
 
     // The counter of the user goes on, and the new limits begin at zero.
     new.write("rules.yaml", NEW);
-    new.metric_becomes("ratelimit_service_config_load_success", 2.0)
-        .await;
+    new.metric_becomes("ratelimit_service_config_load_success", 2.0).await;
     assert_eq!(left(&mut of_new).await, (99, 39));
     // Without the key in it, the rules in force are those from before.
     old.write("rules.yaml", &NEW.replace("parents", "later"));
@@ -113,7 +112,6 @@ async fn replicas_of_old_and_new_rules_count_together() {
 
     // The way back.
     new.write("rules.yaml", OLD);
-    new.metric_becomes("ratelimit_service_config_load_success", 3.0)
-        .await;
+    new.metric_becomes("ratelimit_service_config_load_success", 3.0).await;
     assert_eq!(left(&mut of_new).await, (98, 44));
 }

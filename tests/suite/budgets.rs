@@ -40,10 +40,7 @@ fn counts(redis: &RedisProcess) -> Counts {
     let keys: Vec<String> = redis.command(&["KEYS", "*"]);
     let values = keys.into_iter().map(|key| {
         // `d_org_1_team_2_START`, or in one slot `tg:{d:org:1}:team:2:fixed_window:…`.
-        let entries = key
-            .replace(['{', '}'], "")
-            .replace("tg:", "")
-            .replace('_', ":");
+        let entries = key.replace(['{', '}'], "").replace("tg:", "").replace('_', ":");
         let parts: Vec<&str> = entries.split(':').collect();
         let names = ["org", "team", "user"];
         let values = parts.windows(2).filter(|part| names.contains(&part[0]));
@@ -95,10 +92,7 @@ fn assert_levels(counts: &Counts, granted: &[usize]) {
             .iter()
             .filter(|(other, _)| other.len() == entries.len() + 1 && other.starts_with(entries));
         let sum: u64 = below.map(|(_, used)| used).sum();
-        assert!(
-            entries.len() == 3 || sum == *used,
-            "{entries:?}: {used}, and {sum} below"
-        );
+        assert!(entries.len() == 3 || sum == *used, "{entries:?}: {used}, and {sum} below");
     }
     assert_eq!(counts.len(), granted.len() * (1 + 2 + 4));
 }
@@ -120,24 +114,14 @@ fn levels_are_exact_on_a_cluster_in_one_slot() {
     }
     assert_levels(&all, &granted);
     let keys: Vec<String> = (0..cluster.len())
-        .flat_map(|number| {
-            cluster
-                .server(number)
-                .command::<Vec<String>>(&["KEYS", "*"])
-        })
+        .flat_map(|number| cluster.server(number).command::<Vec<String>>(&["KEYS", "*"]))
         .collect();
     let slots: BTreeMap<&str, Vec<u16>> = keys.iter().fold(BTreeMap::new(), |mut slots, key| {
         let org = &key[..key.find('}').expect("a hash tag")];
-        slots
-            .entry(org)
-            .or_insert_with(Vec::new)
-            .push(cluster.slot_of(key));
+        slots.entry(org).or_insert_with(Vec::new).push(cluster.slot_of(key));
         slots
     });
     for (org, slots) in slots {
-        assert!(
-            slots.iter().all(|slot| *slot == slots[0]),
-            "{org}: {slots:?}"
-        );
+        assert!(slots.iter().all(|slot| *slot == slots[0]), "{org}: {slots:?}");
     }
 }

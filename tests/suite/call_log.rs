@@ -108,10 +108,7 @@ async fn values_of_lines_are_shown_as_admin_redact_says() {
     server.assert_not_logged("ann@example.org");
     let expected = "descriptors=\"k=\" ";
     assert!(lines(&server)[0].contains(expected), "{:?}", lines(&server));
-    assert!(
-        lines(&server)[1].contains("generic_key=slow"),
-        "a value of the rules"
-    );
+    assert!(lines(&server)[1].contains("generic_key=slow"), "a value of the rules");
 }
 
 #[tokio::test]
@@ -121,11 +118,7 @@ async fn a_line_names_the_fallback() {
     redis.kill();
     server.client().await.ask("rl", &[("k", "v")]).await;
     look_until("it is logged", || !lines(&server).is_empty());
-    assert!(
-        lines(&server)[0].contains("rule rl.k: OK by fallback"),
-        "{:?}",
-        lines(&server)
-    );
+    assert!(lines(&server)[0].contains("rule rl.k: OK by fallback"), "{:?}", lines(&server));
 }
 
 #[tokio::test]
@@ -142,9 +135,7 @@ async fn without_debug_no_call_is_a_line() {
 
 #[tokio::test]
 async fn lines_of_calls_are_bounded_per_second_and_drops_counted() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("LOG_LEVEL", "debug")
-        .start();
+    let server = TestServer::with_rules(&limit_of(1)).with_env("LOG_LEVEL", "debug").start();
     let mut client = server.client().await;
     let began = Instant::now();
     for _ in 0..1_000 {
@@ -156,8 +147,5 @@ async fn lines_of_calls_are_bounded_per_second_and_drops_counted() {
         server.metric(DROPPED) == Some(1_000.0 - f64::from(logged))
     });
     let logged = lines(&server).len() as u64;
-    assert!(
-        logged <= 100 * seconds_max,
-        "{logged} lines in {seconds_max} s"
-    );
+    assert!(logged <= 100 * seconds_max, "{logged} lines in {seconds_max} s");
 }

@@ -224,20 +224,13 @@ descriptors:
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for (line, note) in [
         (4, "`limits`: it limits nothing here"),
-        (
-            4,
-            "`calendar`: it has windows of UTC, and months of 30 days",
-        ),
+        (4, "`calendar`: it has windows of UTC, and months of 30 days"),
         (8, "`limits`: it has the rate_limit alone"),
         (8, "`parents`: it counts this rule alone, and none above"),
     ] {
         let note = format!("rules.yaml: envoyproxy/ratelimit ignores {note}\n");
         let place = format!("rules.yaml:{line}:5 (rule d.team");
-        let place = if line == 8 {
-            place.replace(":5", ":9")
-        } else {
-            place
-        };
+        let place = if line == 8 { place.replace(":5", ":9") } else { place };
         let found = ran.stdout.split_once(&note).expect(&note).1;
         let first = found.lines().next().unwrap_or_default();
         assert!(first.contains(&place), "{note}{place}: {ran:?}");
@@ -249,10 +242,7 @@ fn text_has_colors_on_a_terminal_unless_no_color_is_set() {
     let folder = TempDir::new().expect("a temporary directory");
     let file = written(&folder, "rules.yaml", AMBIGUOUS);
     let colored = tollgate_on_a_terminal(&["check", &file], &[]);
-    assert!(
-        colored.starts_with("\x1b[1;33mwarning: rules.yaml: "),
-        "{colored}"
-    );
+    assert!(colored.starts_with("\x1b[1;33mwarning: rules.yaml: "), "{colored}");
     let plain = tollgate(&["check", &file]).stdout;
     for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
         let shown = tollgate_on_a_terminal(&["check", &file], &[variable]);
@@ -267,10 +257,7 @@ fn the_sample_hook_rejects_a_commit_of_invalid_rules() {
     fs::copy(hook, repository.0.path(".git/hooks/pre-commit")).expect("a hook can be installed");
     let rejected = repository.try_commit(&[("config/rules.yaml", INVALID)]);
     let printed = String::from_utf8_lossy(&rejected.stderr);
-    assert!(
-        !rejected.status.success() && printed.contains("unknown key 'kee'"),
-        "{printed}"
-    );
+    assert!(!rejected.status.success() && printed.contains("unknown key 'kee'"), "{printed}");
     repository.commit(&[("config/rules.yaml", &limit_of(1))]);
 }
 
@@ -296,21 +283,12 @@ fn hooks_of_pre_commit_reject_a_commit_of_invalid_rules_and_of_failing_tests() {
     };
     for (rules, code, expected) in [
         (INVALID, "OK", "unknown key 'kee'"),
-        (
-            &*limit_of(1),
-            "OVER_LIMIT",
-            "code: expected OVER_LIMIT, found OK",
-        ),
+        (&*limit_of(1), "OVER_LIMIT", "code: expected OVER_LIMIT, found OK"),
     ] {
-        let rejected = repository.try_commit(&[
-            ("config/rules.yaml", rules),
-            ("tests/one.test.yaml", &test(code)),
-        ]);
+        let rejected = repository
+            .try_commit(&[("config/rules.yaml", rules), ("tests/one.test.yaml", &test(code))]);
         let printed = String::from_utf8_lossy(&rejected.stderr);
-        assert!(
-            !rejected.status.success() && printed.contains(expected),
-            "{printed}"
-        );
+        assert!(!rejected.status.success() && printed.contains(expected), "{printed}");
     }
     repository.commit(&[("tests/one.test.yaml", &test("OK"))]);
 }

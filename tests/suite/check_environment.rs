@@ -58,11 +58,7 @@ fn each_variable_is_the_same_different_or_ignored() {
     assert!(verdict("REDIS_USE_TLS").ends_with("is not a setting; did you mean REDIS_TLS?"));
     assert!(verdict("REDIS_POOL_SIZE").contains("one connection per worker"));
     for unexpected in ["s3cret", "HOSTNAME", "PATH ", "ROLE", "CLUSTER"] {
-        assert!(
-            !ran.stdout.contains(unexpected),
-            "{unexpected}: {}",
-            ran.stdout
-        );
+        assert!(!ran.stdout.contains(unexpected), "{unexpected}: {}", ran.stdout);
     }
     // Below the root, as Go joins paths.
     let file = format!("{path}/ratelimit/config/a.yaml");
@@ -78,16 +74,8 @@ fn each_variable_is_the_same_different_or_ignored() {
 #[test]
 fn commands_are_those_of_the_deployment() {
     for (redis, expected, other) in [
-        (
-            "REDIS_TYPE=cluster\nREDIS_URL=127.0.0.1:7000",
-            "CLUSTER SLOTS",
-            "ROLE",
-        ),
-        (
-            "REDIS_TYPE=SENTINEL\nREDIS_URL=m,127.0.0.1:26379",
-            "ROLE",
-            "CLUSTER SLOTS",
-        ),
+        ("REDIS_TYPE=cluster\nREDIS_URL=127.0.0.1:7000", "CLUSTER SLOTS", "ROLE"),
+        ("REDIS_TYPE=SENTINEL\nREDIS_URL=m,127.0.0.1:26379", "ROLE", "CLUSTER SLOTS"),
         ("BACKEND_TYPE=memory", "store: memory", "commands that"),
     ] {
         let ran = tollgate_with_stdin(&["check", "--environment", "-"], redis);
@@ -109,10 +97,7 @@ fn invalid_settings_are_all_named_without_their_values() {
         assert!(ran.stdout.contains(expected), "{expected}: {}", ran.stdout);
     }
     assert!(!ran.stdout.contains("maybe") && !ran.stdout.contains("s3cret"));
-    assert!(
-        ran.stderr
-            .contains("3 settings invalid: serve would not start")
-    );
+    assert!(ran.stderr.contains("3 settings invalid: serve would not start"));
     // Of settings that contradict each other.
     let variables = "REDIS_URL=one:1,two:1";
     let ran = tollgate_with_stdin(&["check", "--environment", "-"], variables);
@@ -129,10 +114,7 @@ fn the_environment_of_the_process_or_a_file_is_read() {
     fs::write(&file, "# a comment\nLOG_FORMAT=json\nEMPTY=\n").expect("it is writable");
     let file = file.to_str().expect("a plain name");
     let ran = tollgate_with_env(&["check", "--environment", file], &[("LOG_LEVEL", "info")]);
-    assert!(
-        ran.stdout.contains("LOG_FORMAT") && !ran.stdout.contains("LOG_LEVEL"),
-        "{ran:?}"
-    );
+    assert!(ran.stdout.contains("LOG_FORMAT") && !ran.stdout.contains("LOG_LEVEL"), "{ran:?}");
     let missing = tollgate_with_env(&["check", "--environment", "/nowhere"], &[]);
     assert_eq!(missing.code, Some(1));
     assert!(missing.stderr.contains("read /nowhere"));

@@ -33,11 +33,7 @@ descriptors:
 /// A directory with one rules file.
 pub(crate) fn rules_in(directory: &TempDir, yaml: &str) -> String {
     write(&directory.path().join("rules.yaml"), yaml);
-    directory
-        .path()
-        .to_str()
-        .expect("temporary directories have plain names")
-        .to_owned()
+    directory.path().to_str().expect("temporary directories have plain names").to_owned()
 }
 
 pub(crate) fn sample_rules() -> PathBuf {
@@ -46,9 +42,7 @@ pub(crate) fn sample_rules() -> PathBuf {
 
 #[test]
 fn banner_shows_version_store_addresses_and_rules() {
-    let server = TestServer::with_rules(&limit_of(3))
-        .with_env("USE_PROMETHEUS", "true")
-        .start();
+    let server = TestServer::with_rules(&limit_of(3)).with_env("USE_PROMETHEUS", "true").start();
     let prometheus = server.prometheus.expect("a Prometheus address");
     let rules = server.path("").display().to_string();
     for expected in [
@@ -76,16 +70,8 @@ async fn banner_curl_of_the_sample_rules_gets_200_then_429() {
     assert_eq!(first.status, 200, "{first:?}");
     assert!(first.body.contains(r#""overallCode":"OK""#), "{first:?}");
     // The first of these, unless a minute has just begun.
-    eventually("the sample's limit is reached", async || {
-        server.json(&body).status == 429
-    })
-    .await;
-    assert!(
-        server
-            .json(&body)
-            .body
-            .contains(r#""overallCode":"OVER_LIMIT""#)
-    );
+    eventually("the sample's limit is reached", async || server.json(&body).status == 429).await;
+    assert!(server.json(&body).body.contains(r#""overallCode":"OVER_LIMIT""#));
 }
 
 #[test]
@@ -111,14 +97,8 @@ fn printed_urls_reach_a_server_on_all_addresses() {
     server.assert_announced(&format!("  console  {console}\n"));
     server.assert_announced("/explain  (on 0.0.0.0)\n");
     let (address, body) = printed_curl(server.announcement());
-    assert_eq!(
-        address,
-        format!("http://127.0.0.1:{}/json", server.http.port())
-    );
-    assert_eq!(
-        http::post(([127, 0, 0, 1], server.http.port()).into(), "/json", &body).status,
-        200
-    );
+    assert_eq!(address, format!("http://127.0.0.1:{}/json", server.http.port()));
+    assert_eq!(http::post(([127, 0, 0, 1], server.http.port()).into(), "/json", &body).status, 200);
 }
 
 /// The address and the body of the printed curl, as a shell would read them.
@@ -159,23 +139,14 @@ fn every_flag_has_a_description_and_the_name_of_its_variable() {
     let flags: Vec<&str> = help.split("      --").skip(1).collect();
     assert!(flags.len() > 40, "{help}");
     for text in flags {
-        let name = text
-            .split_whitespace()
-            .next()
-            .expect("there is a first word");
+        let name = text.split_whitespace().next().expect("there is a first word");
         let variable = name.to_uppercase().replace('-', "_");
         // Lines are broken to the terminal's width.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(
-            has_variable(&text, &variable),
-            "--{name} has another variable:\n{text}"
-        );
+        assert!(has_variable(&text, &variable), "--{name} has another variable:\n{text}");
         let (_, description) = text.split_once('>').expect("every setting has a value");
         let description = description.trim_start_matches(']').trim_start();
-        assert!(
-            !description.starts_with('['),
-            "--{name} says nothing:\n{text}"
-        );
+        assert!(!description.starts_with('['), "--{name} says nothing:\n{text}");
     }
 }
 
@@ -301,9 +272,7 @@ fn credentials_are_never_printed() {
     };
     for (lines, is_valid) in [(WITH_CREDENTIALS, true), (BAD_WITH_CREDENTIALS, false)] {
         for line in lines.trim().lines() {
-            let variables = line
-                .split("; ")
-                .filter_map(|variable| variable.split_once('='));
+            let variables = line.split("; ").filter_map(|variable| variable.split_once('='));
             let variables: Vec<_> = variables.collect();
             let said = starts(line, &variables, is_valid);
             let help = tollgate_with_env(&["--help"], &variables);
@@ -354,17 +323,12 @@ fn json_log_has_the_keys_of_the_reference() {
 fn check_of_good_rules_ends_with_0() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
-    for arguments in [
-        &["check", &path][..],
-        &["check", "-config_dir", &path],
-        &["check", "--config-dir", &path],
-    ] {
+    for arguments in
+        [&["check", &path][..], &["check", "-config_dir", &path], &["check", "--config-dir", &path]]
+    {
         let ran = tollgate_with_env(arguments, &[("CACHE_KEY_FORMAT", "safe")]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert_eq!(
-            ran.stdout,
-            format!("{path}: ok, 4 limits in 1 domain of 1 file\n")
-        );
+        assert_eq!(ran.stdout, format!("{path}: ok, 4 limits in 1 domain of 1 file\n"));
     }
 }
 
@@ -373,13 +337,7 @@ fn check_of_the_sample_rules_notes_queues_and_what_the_reference_ignores() {
     let waits = ", but Envoy waits only 20 ms for an answer by default\n";
     let (config, deployed) = ("config", "deploy/envoy/rules");
     for (directory, file, queue, ignored, summary) in [
-        (
-            config,
-            "shop",
-            "200 ms",
-            &[][..],
-            "13 limits in 2 domains of 2 files",
-        ),
+        (config, "shop", "200 ms", &[][..], "13 limits in 2 domains of 2 files"),
         (
             deployed,
             "over-limit",
@@ -392,16 +350,10 @@ fn check_of_the_sample_rules_notes_queues_and_what_the_reference_ignores() {
         let path = format!("{}/{directory}", env!("CARGO_MANIFEST_DIR"));
         let ran = tollgate(&["check", &path]);
         let (said, summed_up) = ran.stdout.rsplit_once("\n\n").expect("it has a note");
-        assert_eq!(
-            (ran.code, summed_up),
-            (Some(0), &*format!("{path}: ok, {summary}\n"))
-        );
+        assert_eq!((ran.code, summed_up), (Some(0), &*format!("{path}: ok, {summary}\n")));
         let mut notes = said.split("\n\n");
         let first = notes.next().unwrap_or_default();
-        assert!(
-            first.starts_with(&format!("note: {queue}{waits}")),
-            "{said}"
-        );
+        assert!(first.starts_with(&format!("note: {queue}{waits}")), "{said}");
         for (note, key) in notes.clone().zip(ignored) {
             let expected = format!("note: llm.yaml: envoyproxy/ratelimit ignores `{key}`");
             assert!(note.starts_with(&expected), "{said}");
@@ -427,17 +379,11 @@ fn check_notes_the_longest_queue_once_per_file() {
     ];
     let path = rules_in(
         &directory,
-        &format!(
-            "domain: one\nmetadata: {buckets}\ndescriptors:\n{}",
-            queues.concat()
-        ),
+        &format!("domain: one\nmetadata: {buckets}\ndescriptors:\n{}", queues.concat()),
     );
     write(
         &directory.path().join("two.yaml"),
-        &format!(
-            "domain: two\nmetadata: {buckets}\ndescriptors:\n{}",
-            queue("d", "burst: 2")
-        ),
+        &format!("domain: two\nmetadata: {buckets}\ndescriptors:\n{}", queue("d", "burst: 2")),
     );
     let ran = tollgate(&["check", &path]);
     let expected = format!(
@@ -571,17 +517,12 @@ fn every_subcommand_reads_rules_by_runtime_settings() {
     assert_eq!((check.code, check.stdout), (Some(0), ok));
     let explain = tollgate_with_env(&["explain", "shop", "user=alice"], &variables);
     assert_eq!(explain.code, Some(0), "{explain:?}");
-    assert!(
-        explain.stdout.contains(&format!("{path}/rules.yaml:3")),
-        "{explain:?}"
-    );
+    assert!(explain.stdout.contains(&format!("{path}/rules.yaml:3")), "{explain:?}");
     let arguments = ["simulate", "shop", "tenant=a, b", "plan=gold"];
     let simulate = tollgate_with_env(&arguments, &variables);
     assert_eq!(simulate.code, Some(0), "{simulate:?}");
     assert!(
-        simulate
-            .stdout
-            .starts_with(&format!("shop.tenant.plan at {path}/rules.yaml:")),
+        simulate.stdout.starts_with(&format!("shop.tenant.plan at {path}/rules.yaml:")),
         "{simulate:?}"
     );
     // A directory on the command line wins, and a control plane has no files.
@@ -593,8 +534,7 @@ fn every_subcommand_reads_rules_by_runtime_settings() {
         let ran = tollgate_with_env(arguments, &[("CONFIG_TYPE", "GRPC_XDS_SOTW")]);
         assert_eq!(ran.code, Some(78), "{ran:?}");
         assert!(
-            ran.stderr
-                .contains("CONFIG_TYPE is GRPC_XDS_SOTW, so the rules are not in files"),
+            ran.stderr.contains("CONFIG_TYPE is GRPC_XDS_SOTW, so the rules are not in files"),
             "{ran:?}"
         );
     }
@@ -621,11 +561,7 @@ fn a_mistyped_subcommand_does_not_serve() {
         // Should it serve all the same, then on ports that no other test uses.
         let ports = ["PORT", "GRPC_PORT", "DEBUG_PORT"].map(|name| (name, "0"));
         let ran = tollgate_with_env(&arguments, &ports);
-        assert_eq!(
-            (ran.code, &*ran.stdout),
-            (Some(code), ""),
-            "{line}: {ran:?}"
-        );
+        assert_eq!((ran.code, &*ran.stdout), (Some(code), ""), "{line}: {ran:?}");
         assert!(ran.stderr.contains(expected), "{line}: {ran:?}");
     }
 }
@@ -645,9 +581,8 @@ fn arguments_that_the_reference_ignores_do_not_end_the_start() {
     fs::write(root.path().join("config/a.yaml"), limit_of(2)).expect("it is writable");
     for line in STARTS.trim().lines() {
         let (start, ignored) = line.split_once(" => ").expect("start => ignored");
-        let server = TestServer::with_runtime_root(root.path())
-            .run_by(&["bash", "-c", start])
-            .start();
+        let server =
+            TestServer::with_runtime_root(root.path()).run_by(&["bash", "-c", start]).start();
         assert_eq!(server.get("/healthcheck").status, 200, "{start}");
         let rules = server.admin("/rlconfig");
         assert!(rules.contains("requests_per_unit=2"), "{start}: {rules}");
@@ -667,11 +602,8 @@ fn a_process_named_ratelimit_has_all_subcommands() {
 fn a_closed_stdout_does_not_panic() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
-    for arguments in [
-        &["check", &path][..],
-        &["explain", &path, "shop", "user=alice"],
-        &["--help"],
-    ] {
+    for arguments in [&["check", &path][..], &["explain", &path, "shop", "user=alice"], &["--help"]]
+    {
         let (_, closed) = std::io::pipe().expect("a pipe can be made");
         let ran = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(arguments)

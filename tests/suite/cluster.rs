@@ -35,28 +35,19 @@ pub(crate) async fn on(cluster: &ClusterProcess, limit: u32) -> (TestServer, Cou
 
 pub(crate) async fn ready(server: &TestServer) -> Counting {
     let (mut counting, values) = (Counting::at(server).await, values());
-    let anything: Vec<String> = values
-        .iter()
-        .map(|value| format!("anything {value}"))
-        .collect();
-    counting
-        .wait_for_verdicts(&counters("leaky", &anything))
-        .await;
+    let anything: Vec<String> = values.iter().map(|value| format!("anything {value}")).collect();
+    counting.wait_for_verdicts(&counters("leaky", &anything)).await;
     counting
 }
 
 fn redirects(server: &TestServer, kind: &str) -> f64 {
     server
-        .metric(&format!(
-            r#"tollgate_store_redirects_total{{kind="{kind}"}}"#
-        ))
+        .metric(&format!(r#"tollgate_store_redirects_total{{kind="{kind}"}}"#))
         .expect("it is counted")
 }
 
 fn trips(server: &TestServer) -> f64 {
-    server
-        .metric("tollgate_store_call_seconds_count")
-        .expect("they are counted")
+    server.metric("tollgate_store_call_seconds_count").expect("they are counted")
 }
 
 #[tokio::test]
@@ -67,11 +58,7 @@ async fn replicas_of_the_service_count_exactly_over_all_slots() {
     one.assert_metric("tollgate_store_nodes", 3.0);
     for value in values() {
         for (key, algorithm) in ALGORITHMS.into_iter().filter(|(key, _)| *key != "places") {
-            assert_eq!(
-                asks_one.admitted(key, &value, 3).await,
-                3,
-                "{algorithm}: {value}"
-            );
+            assert_eq!(asks_one.admitted(key, &value, 3).await, 3, "{algorithm}: {value}");
             assert_eq!(
                 asks_other.admitted(key, &value, 3).await,
                 LIMIT - 3,
@@ -99,16 +86,13 @@ async fn of_a_slot_that_is_half_way_each_counter_is_asked_for_alone() {
     let values: Vec<String> = (1..=600)
         .map(|number: u64| format!("{:x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
         .collect();
-    for (top, all_or_nothing) in [
-        ("", false),
-        ("metadata: {tollgate: {all_or_nothing: true}}\n", true),
-    ] {
+    for (top, all_or_nothing) in
+        [("", false), ("metadata: {tollgate: {all_or_nothing: true}}\n", true)]
+    {
         let cluster = ClusterProcess::start();
-        let server = answered_by_redis(
-            TestServer::with_rules(&rules(LIMIT, top)),
-            &cluster.settings(),
-        )
-        .start();
+        let server =
+            answered_by_redis(TestServer::with_rules(&rules(LIMIT, top)), &cluster.settings())
+                .start();
         let mut counting = ready(&server).await;
         for some in values.chunks(100) {
             counting.ask(&counters("token", some)).await;
@@ -118,9 +102,7 @@ async fn of_a_slot_that_is_half_way_each_counter_is_asked_for_alone() {
         let value_of = |key: &str| key.split(':').nth(3).expect("the safe form").to_owned();
         let shared = cluster.keys("tg:d:token:*").into_iter().find_map(|key| {
             let slot = cluster.slot_of(&key);
-            by_slot
-                .insert(slot, value_of(&key))
-                .map(|other| (slot, other, value_of(&key)))
+            by_slot.insert(slot, value_of(&key)).map(|other| (slot, other, value_of(&key)))
         });
         let (slot, one, other) = shared.expect("two of them share a slot");
         let both = [("token", &*one), ("token", &*other)];
@@ -129,10 +111,7 @@ async fn of_a_slot_that_is_half_way_each_counter_is_asked_for_alone() {
         for left in (0..LIMIT - 1).rev() {
             let answer = counting.ask(&both).await;
             assert!(
-                answer
-                    .statuses
-                    .iter()
-                    .all(|status| status.limit_remaining == left),
+                answer.statuses.iter().all(|status| status.limit_remaining == left),
                 "{left} of each: {answer:?}"
             );
         }
@@ -156,17 +135,10 @@ async fn slots_that_go_to_and_fro_lose_no_hit_and_count_none_twice() {
     for (key, _) in ALGORITHMS {
         assert_eq!(counting.admitted(key, "v", 1).await, 1);
     }
-    let slots: Vec<u16> = cluster
-        .keys("*v*")
-        .iter()
-        .map(|key| cluster.slot_of(key))
-        .collect();
+    let slots: Vec<u16> = cluster.keys("*v*").iter().map(|key| cluster.slot_of(key)).collect();
     assert!(slots.len() >= ALGORITHMS.len(), "{slots:?}");
     let cluster = Arc::new(cluster);
-    let (over, rounds) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU32::new(0)),
-    );
+    let (over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let mover = thread::spawn({
         let (cluster, over, rounds) = (cluster.clone(), over.clone(), rounds.clone());
         move || {
@@ -195,12 +167,7 @@ async fn slots_that_go_to_and_fro_lose_no_hit_and_count_none_twice() {
     }
     over.store(true, Relaxed);
     mover.join().expect("slots can be moved");
-    assert!(
-        wrong.is_empty(),
-        "{} of {hit} hits of each, such as {:?}",
-        wrong.len(),
-        wrong[0]
-    );
+    assert!(wrong.is_empty(), "{} of {hit} hits of each, such as {:?}", wrong.len(), wrong[0]);
     assert!(rounds.load(Relaxed) >= 3);
     assert!(redirects(&server, "ask") > 0.0 && redirects(&server, "moved") > 0.0);
 }
@@ -219,18 +186,13 @@ async fn a_request_of_many_descriptors_is_one_trip_to_each_node() {
     let cluster = ClusterProcess::start();
     let (server, mut counting) = on(&cluster, LIMIT).await;
     for count in [10, 64, 200] {
-        let values: Vec<String> = (0..count)
-            .map(|value| format!("of {count}: {value}"))
-            .collect();
+        let values: Vec<String> = (0..count).map(|value| format!("of {count}: {value}")).collect();
         for key in ["counted", "token"] {
             for expected in [Code::Ok, Code::Ok, Code::Ok, Code::Ok, Code::OverLimit] {
                 let before = trips(&server);
                 let answer = counting.ask(&counters(key, &values)).await;
                 assert!(
-                    answer
-                        .statuses
-                        .iter()
-                        .all(|status| status.code() == expected),
+                    answer.statuses.iter().all(|status| status.code() == expected),
                     "{count} of {key}: {answer:?}"
                 );
                 // More than 64 buckets of one node are more than one call.

@@ -24,13 +24,8 @@ fn short_help_fits_a_screen_and_groups_the_commands() {
         let help = tollgate(&[&words[..], &["-h"]].concat());
         let lines = help.stdout.lines().count();
         assert!(lines <= SCREEN_LINES, "{name} -h has {lines} lines");
-        assert!(
-            help.stdout.contains(&format!("Usage: tollgate {name}")),
-            "{help:?}"
-        );
-        let line = top
-            .lines()
-            .find(|line| line.starts_with(&format!("  {name} ")));
+        assert!(help.stdout.contains(&format!("Usage: tollgate {name}")), "{help:?}");
+        let line = top.lines().find(|line| line.starts_with(&format!("  {name} ")));
         assert_eq!(line.is_some(), words.len() == 1, "{name}: {top}");
     }
     assert!(top.lines().count() <= SCREEN_LINES, "{top}");
@@ -101,9 +96,7 @@ fn misuse_ends_with_64_and_bad_settings_with_78() {
 
 #[test]
 fn wrong_ports_say_which_they_are_and_name_the_right_one() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("USE_PROMETHEUS", "true")
-        .start();
+    let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true").start();
     let prometheus = server.prometheus.expect("a Prometheus address");
     for (address, name) in [
         (server.http, "this is PORT"),
@@ -111,11 +104,9 @@ fn wrong_ports_say_which_they_are_and_name_the_right_one() {
         (prometheus, "this is PROMETHEUS_ADDR"),
     ] {
         let url = format!("http://{address}");
-        for command in [
-            &["explain", "--live", "d", "k=1"][..],
-            &["counter", "get", "d", "k=1"],
-            &["top"],
-        ] {
+        for command in
+            [&["explain", "--live", "d", "k=1"][..], &["counter", "get", "d", "k=1"], &["top"]]
+        {
             let ran = tollgate_with_env(command, &[("TOLLGATE_URL", &url)]);
             assert_eq!(ran.code, Some(1), "{ran:?}");
             for text in [name, "the admin port is DEBUG_PORT, 6070 by default"] {
@@ -127,26 +118,16 @@ fn wrong_ports_say_which_they_are_and_name_the_right_one() {
 
 #[test]
 fn healthcheck_says_what_ready_says() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("DRAIN_PERIOD", "60s")
-        .start();
+    let server = TestServer::with_rules(&limit_of(1)).with_env("DRAIN_PERIOD", "60s").start();
     let url = format!("http://{}", server.admin);
     let check = || tollgate(&["healthcheck", "--url", &url]);
     let ready = check();
-    assert_eq!(
-        (ready.code, ready.stdout),
-        (Some(0), server.admin("/ready"))
-    );
+    assert_eq!((ready.code, ready.stdout), (Some(0), server.admin("/ready")));
     server.signal("TERM");
     look_until("it drains", || check().code == Some(1));
     let draining = check();
     assert_eq!(draining.code, Some(1), "{draining:?}");
-    assert!(
-        draining
-            .stdout
-            .starts_with("not ready\nprocess: draining\n"),
-        "{draining:?}"
-    );
+    assert!(draining.stdout.starts_with("not ready\nprocess: draining\n"), "{draining:?}");
     let nowhere = tollgate(&["healthcheck", "--url", "http://127.0.0.1:9"]);
     assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
 }
@@ -189,10 +170,7 @@ fn config_shows_values_with_their_sources_and_no_secret() {
         ("REDIS_URI", "redis:6379"),
         ("PORT", ""),
     ];
-    let ran = tollgate_with_env(
-        &["config", "--port", "9080", "--format", "json"],
-        &variables,
-    );
+    let ran = tollgate_with_env(&["config", "--port", "9080", "--format", "json"], &variables);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let config = ran.json();
     for (name, value, source) in [
@@ -201,11 +179,7 @@ fn config_shows_values_with_their_sources_and_no_secret() {
         ("DEBUG_PORT", "6070", "default"),
         ("REDIS_URL", "<hidden>", "environment"),
         ("REDIS_AUTH", "<hidden>", "environment"),
-        (
-            "ADMIN_TOKEN_FILE",
-            &*file.display().to_string(),
-            "environment",
-        ),
+        ("ADMIN_TOKEN_FILE", &*file.display().to_string(), "environment"),
     ] {
         let setting = setting(&config, name);
         assert_eq!(
@@ -218,18 +192,14 @@ fn config_shows_values_with_their_sources_and_no_secret() {
     let expected = serde_json::json!({"name": "ADMIN_TOKEN", "value": null, "source": "file"});
     assert_eq!(token, &expected);
     let warnings = config["warnings"].to_string();
-    for text in [
-        "MEMCACHE_TLS has no effect",
-        "REDIS_URI is not a setting; did you mean REDIS_URL?",
-    ] {
+    for text in
+        ["MEMCACHE_TLS has no effect", "REDIS_URI is not a setting; did you mean REDIS_URL?"]
+    {
         assert!(warnings.contains(text), "{warnings}");
     }
     let text = tollgate_with_env(&["config"], &variables);
     assert!(text.stdout.contains("\nGRPC_PORT "), "{text:?}");
-    assert!(
-        !format!("{ran:?}{text:?}").contains("s3cret"),
-        "{ran:?} {text:?}"
-    );
+    assert!(!format!("{ran:?}{text:?}").contains("s3cret"), "{ran:?} {text:?}");
 
     // What `serve` would not start with is shown, with the reason.
     let invalid = tollgate_with_env(&["config"], &[("REDIS_URL", "one:1,two:1")]);
@@ -249,9 +219,7 @@ fn flag_counts_where_its_variable_is_empty() {
 
 #[tokio::test]
 async fn port_in_use_names_the_setting_and_a_tollgate_that_drains() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("DRAIN_PERIOD", "60s")
-        .start();
+    let server = TestServer::with_rules(&limit_of(1)).with_env("DRAIN_PERIOD", "60s").start();
     let start = |grpc: u16, admin: u16| {
         TestServer::with_rules(&limit_of(1))
             .with_env("GRPC_PORT", &grpc.to_string())
@@ -272,9 +240,7 @@ async fn port_in_use_names_the_setting_and_a_tollgate_that_drains() {
     // It accepts the connection, and never answers.
     fails(other, other, "another process holds it");
     server.signal("TERM");
-    eventually("it drains", async || {
-        http::get(server.admin, "/ready").body.contains("draining")
-    })
-    .await;
+    eventually("it drains", async || http::get(server.admin, "/ready").body.contains("draining"))
+        .await;
     fails(grpc, admin, "a Tollgate that drains");
 }

@@ -84,24 +84,10 @@ const START: Time = Time::from_micros(1_700_000_000 * MICROS_PER_SECOND);
 /// What steps look at, but for `ask`, which compares several things.
 const LOOKS: [&str; 5] = ["counts", "statsd", "metrics", "counters", "rlconfig"];
 /// What a file may say, and what a case may say besides.
-const SHARED_KEYS: [&str; 7] = [
-    "theme",
-    "cases",
-    "domain",
-    "settings",
-    "rules",
-    "rules_file",
-    "but",
-];
-const CASE_KEYS: [&str; 7] = [
-    "case",
-    "metric_series_max",
-    "rejected",
-    "warnings",
-    "defect",
-    "better",
-    "steps",
-];
+const SHARED_KEYS: [&str; 7] =
+    ["theme", "cases", "domain", "settings", "rules", "rules_file", "but"];
+const CASE_KEYS: [&str; 7] =
+    ["case", "metric_series_max", "rejected", "warnings", "defect", "better", "steps"];
 
 /// A test for each file.
 macro_rules! themes {
@@ -146,11 +132,7 @@ fn every_file_of_cases_is_a_test() {
     let mut files: Vec<String> = fs::read_dir(CASES)
         .expect("the directory of cases exists")
         .map(|entry| {
-            entry
-                .expect("it can be read")
-                .file_name()
-                .to_string_lossy()
-                .replace(".yaml", "")
+            entry.expect("it can be read").file_name().to_string_lossy().replace(".yaml", "")
         })
         .collect();
     files.sort();
@@ -160,10 +142,7 @@ fn every_file_of_cases_is_a_test() {
 #[test]
 fn every_defect_says_why_ours_is_better() {
     for Case { title, fields, .. } in cases("defects") {
-        assert!(
-            fields.contains_key("defect") && fields.contains_key("better"),
-            "{title}"
-        );
+        assert!(fields.contains_key("defect") && fields.contains_key("better"), "{title}");
     }
 }
 
@@ -232,11 +211,8 @@ impl World {
             ..settings.rules.reading.options(stats.clone())
         };
         let rules = Arc::new(LiveRules::default());
-        let counters = Arc::new(Counters::new(
-            settings.store.memory.memory_bytes_max,
-            "store",
-            &metrics,
-        ));
+        let counters =
+            Arc::new(Counters::new(settings.store.memory.memory_bytes_max, "store", &metrics));
         let backend = Backend::Memory(counters.clone());
         let (now, clock) = Clock::manual(START);
         let fallback = Fallback::new(settings.limiter.on_store_error, &metrics);
@@ -299,11 +275,9 @@ impl World {
                 Some(_) => {}
             }
         } else if let Some(span) = expected.remove("wait") {
-            self.clock
-                .advance(parse::duration(text(&span)).expect("a time"));
+            self.clock.advance(parse::duration(text(&span)).expect("a time"));
         } else if let Some(secs) = expected.remove("at") {
-            self.clock
-                .set(Time::from_micros(number(&secs) * MICROS_PER_SECOND));
+            self.clock.set(Time::from_micros(number(&secs) * MICROS_PER_SECOND));
         } else if let Some(rules) = rules(&mut expected) {
             if let Err(problems) = self.load(&rules) {
                 let headlines = problems.iter().map(Finding::headline).collect();
@@ -348,10 +322,8 @@ impl World {
             }
         }
         if times.is_some() {
-            let codes: Vec<String> = codes
-                .into_iter()
-                .map(|(code, count)| format!("{count} {code}"))
-                .collect();
+            let codes: Vec<String> =
+                codes.into_iter().map(|(code, count)| format!("{count} {code}")).collect();
             last.insert("codes".to_owned(), json!(codes.join(", ")));
         }
         last
@@ -396,13 +368,9 @@ impl World {
     fn prometheus(&self) -> Map<String, Value> {
         let text = self.metrics.page();
         let is_about_calls = |name: &str| {
-            [
-                "#",
-                "ratelimit_service_total_requests",
-                "ratelimit_service_response_time",
-            ]
-            .iter()
-            .any(|start| name.starts_with(start))
+            ["#", "ratelimit_service_total_requests", "ratelimit_service_response_time"]
+                .iter()
+                .any(|start| name.starts_with(start))
         };
         let is_about_the_store = |name: &str| {
             name.starts_with("tollgate_memory_") || name == "tollgate_store_verdicts_total"
@@ -415,15 +383,9 @@ impl World {
 /// Those that are not zero, by name.
 fn counters<'l>(lines: impl Iterator<Item = (&'l str, &'l str)>) -> Map<String, Value> {
     let parsed = lines.map(|(name, value)| {
-        (
-            name.to_owned(),
-            value.parse::<f64>().expect("a counter is a number"),
-        )
+        (name.to_owned(), value.parse::<f64>().expect("a counter is a number"))
     });
-    parsed
-        .filter(|(_, value)| *value > 0.0)
-        .map(|(name, value)| (name, json!(value)))
-        .collect()
+    parsed.filter(|(_, value)| *value > 0.0).map(|(name, value)| (name, json!(value))).collect()
 }
 
 /// Parses settings by the names of their environment variables.
@@ -448,14 +410,8 @@ fn settings(wanted: &Fields) -> Settings {
 
 fn answer(response: &RateLimitResponse) -> Map<String, Value> {
     let mut answer = Map::new();
-    answer.insert(
-        "answer".to_owned(),
-        json!(response.overall_code().as_str_name()),
-    );
-    answer.insert(
-        "statuses".to_owned(),
-        response.statuses.iter().map(status_text).collect(),
-    );
+    answer.insert("answer".to_owned(), json!(response.overall_code().as_str_name()));
+    answer.insert("statuses".to_owned(), response.statuses.iter().map(status_text).collect());
     for (name, headers) in [
         ("headers", &response.response_headers_to_add),
         ("request_headers", &response.request_headers_to_add),
@@ -463,24 +419,16 @@ fn answer(response: &RateLimitResponse) -> Map<String, Value> {
         if !headers.is_empty() {
             answer.insert(
                 name.to_owned(),
-                headers
-                    .iter()
-                    .map(|header| format!("{}: {}", header.key, header.value))
-                    .collect(),
+                headers.iter().map(|header| format!("{}: {}", header.key, header.value)).collect(),
             );
         }
     }
     if !response.raw_body.is_empty() {
-        answer.insert(
-            "body".to_owned(),
-            json!(String::from_utf8_lossy(&response.raw_body)),
-        );
+        answer.insert("body".to_owned(), json!(String::from_utf8_lossy(&response.raw_body)));
     }
     if let Some(metadata) = &response.dynamic_metadata {
         let mut metadata = object(metadata);
-        let decided = metadata
-            .as_object_mut()
-            .and_then(|fields| fields.remove("tollgate"));
+        let decided = metadata.as_object_mut().and_then(|fields| fields.remove("tollgate"));
         answer.extend(decided.map(|decided| ("decided".to_owned(), decided)));
         answer.insert("metadata".to_owned(), metadata);
     }
@@ -511,11 +459,7 @@ fn status_text(status: &DescriptorStatus) -> String {
         assert_eq!(duration.nanos, 0, "whole seconds only");
         let _ = write!(text, " {}s", duration.seconds);
     }
-    if let Some(limit) = status
-        .current_limit
-        .as_ref()
-        .filter(|limit| !limit.name.is_empty())
-    {
+    if let Some(limit) = status.current_limit.as_ref().filter(|limit| !limit.name.is_empty()) {
         let _ = write!(text, " named {}", limit.name);
     }
     assert_eq!(
@@ -527,11 +471,7 @@ fn status_text(status: &DescriptorStatus) -> String {
 }
 
 fn object(structure: &prost_types::Struct) -> Value {
-    structure
-        .fields
-        .iter()
-        .map(|(name, inner)| (name.clone(), value(inner)))
-        .collect()
+    structure.fields.iter().map(|(name, inner)| (name.clone(), value(inner))).collect()
 }
 
 fn value(wire: &prost_types::Value) -> Value {
@@ -566,14 +506,9 @@ fn findings_differ(expected: &[Value], found: &[Finding]) -> Vec<String> {
         }
         let mut described = Map::new();
         described.insert("text".to_owned(), json!(finding.headline()));
-        described.insert(
-            "line".to_owned(),
-            json!(finding.location.map(|location| location.line)),
-        );
-        described.insert(
-            "column".to_owned(),
-            json!(finding.location.map(|location| location.column)),
-        );
+        described.insert("line".to_owned(), json!(finding.location.map(|location| location.line)));
+        described
+            .insert("column".to_owned(), json!(finding.location.map(|location| location.column)));
         if let Some(hint) = &finding.hint {
             described.insert("hint".to_owned(), json!(hint));
         }
@@ -590,37 +525,22 @@ fn differences(place: &str, expected: &Value, got: &Value) -> Vec<String> {
     let below = |place: String, expected: Option<&Value>, got: Option<&Value>| match (expected, got)
     {
         (Some(expected), Some(got)) => differences(&place, expected, got),
-        _ => vec![format!(
-            "{place}: expected {}, got {}",
-            described(expected),
-            described(got)
-        )],
+        _ => vec![format!("{place}: expected {}, got {}", described(expected), described(got))],
     };
     match (expected, got) {
         (Value::Object(expected), Value::Object(got)) => {
-            let names = expected
-                .keys()
-                .chain(got.keys().filter(|name| !expected.contains_key(*name)));
+            let names =
+                expected.keys().chain(got.keys().filter(|name| !expected.contains_key(*name)));
             let place = |name: &String| {
-                if place.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{place}.{name}")
-                }
+                if place.is_empty() { name.clone() } else { format!("{place}.{name}") }
             };
-            names
-                .flat_map(|name| below(place(name), expected.get(name), got.get(name)))
-                .collect()
+            names.flat_map(|name| below(place(name), expected.get(name), got.get(name))).collect()
         }
         (Value::Array(expected), Value::Array(got)) => {
             let indexes = 0..expected.len().max(got.len());
             indexes
                 .flat_map(|index| {
-                    below(
-                        format!("{place}[{index}]"),
-                        expected.get(index),
-                        got.get(index),
-                    )
+                    below(format!("{place}[{index}]"), expected.get(index), got.get(index))
                 })
                 .collect()
         }
@@ -629,9 +549,7 @@ fn differences(place: &str, expected: &Value, got: &Value) -> Vec<String> {
         }
         _ if expected == got => Vec::new(),
         _ => vec![
-            format!("{place}: expected {expected}, got {got}")
-                .trim_start_matches(": ")
-                .to_owned(),
+            format!("{place}: expected {expected}, got {got}").trim_start_matches(": ").to_owned(),
         ],
     }
 }
@@ -668,9 +586,8 @@ fn cases(theme: &str) -> Vec<Case> {
     let cases: Vec<Case> = list(&shared, "cases").iter().map(case).collect();
     assert!(!cases.is_empty(), "{path}: no cases");
     for case in &cases {
-        let does_nothing = ["steps", "rejected"]
-            .iter()
-            .all(|key| list(&case.fields, key).is_empty());
+        let does_nothing =
+            ["steps", "rejected"].iter().all(|key| list(&case.fields, key).is_empty());
         assert!(!does_nothing, "{}: no steps", case.title);
     }
     cases
@@ -697,25 +614,16 @@ fn rules(fields: &mut Fields) -> Option<Rules> {
 
 fn descriptor(wanted: &Value) -> RateLimitDescriptor {
     if let Value::String(text) = wanted {
-        return RateLimitDescriptor {
-            entries: entries(text),
-            ..RateLimitDescriptor::default()
-        };
+        return RateLimitDescriptor { entries: entries(text), ..RateLimitDescriptor::default() };
     }
     let fields = map(wanted);
-    assert_keys(
-        "a descriptor",
-        &fields,
-        &[&["entries", "limit", "hits", "give_back"]],
-    );
+    assert_keys("a descriptor", &fields, &[&["entries", "limit", "hits", "give_back"]]);
     let entries = match &fields["entries"] {
         Value::String(text) => entries(text),
         // For keys and values that have a comma or a sign of equality in them.
         pairs => {
             let pairs = pairs.as_array().expect("a list of pairs").iter();
-            pairs
-                .map(|pair| entry(text(&pair[0]), text(&pair[1])))
-                .collect()
+            pairs.map(|pair| entry(text(&pair[0]), text(&pair[1]))).collect()
         }
     };
     RateLimitDescriptor {
@@ -734,10 +642,7 @@ fn entries(text: &str) -> Vec<Entry> {
 }
 
 fn entry(key: &str, value: &str) -> Entry {
-    Entry {
-        key: key.into(),
-        value: value.into(),
-    }
+    Entry { key: key.into(), value: value.into() }
 }
 
 /// `5/HOUR`, or with the number of a unit, `5/99`.
@@ -754,35 +659,23 @@ fn override_of(text: &str) -> RateLimitOverride {
 /// Any other key is a typo. A step's would differ from what there is.
 fn assert_keys(place: &str, fields: &Fields, known: &[&[&str]]) {
     for key in fields.keys() {
-        assert!(
-            known.concat().contains(&&**key),
-            "{place}: unknown key `{key}`"
-        );
+        assert!(known.concat().contains(&&**key), "{place}: unknown key `{key}`");
     }
 }
 
 fn text(value: &Value) -> &str {
-    value
-        .as_str()
-        .unwrap_or_else(|| panic!("a text, not {value}"))
+    value.as_str().unwrap_or_else(|| panic!("a text, not {value}"))
 }
 
 fn number(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("a whole number, not {value}"))
+    value.as_u64().unwrap_or_else(|| panic!("a whole number, not {value}"))
 }
 
 fn map(value: &Value) -> Fields {
-    value
-        .as_object()
-        .unwrap_or_else(|| panic!("a map, not {value}"))
-        .clone()
+    value.as_object().unwrap_or_else(|| panic!("a map, not {value}")).clone()
 }
 
 /// Empty if it is not there.
 fn list<'f>(fields: &'f Fields, key: &str) -> &'f [Value] {
-    fields
-        .get(key)
-        .map_or(&[], |list| list.as_array().expect("a list"))
+    fields.get(key).map_or(&[], |list| list.as_array().expect("a list"))
 }

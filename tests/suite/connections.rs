@@ -31,20 +31,12 @@ async fn client_at(path: &Path) -> Client {
         async move { UnixStream::connect(path).await.map(TokioIo::new) }
     });
     let endpoint = Endpoint::from_static("http://localhost").timeout(PATIENCE);
-    Client::on(
-        endpoint
-            .connect_with_connector(connect)
-            .await
-            .expect("a listener"),
-    )
+    Client::on(endpoint.connect_with_connector(connect).await.expect("a listener"))
 }
 
 /// The same port on the machine itself, by both families.
 fn loopbacks(addr: SocketAddr) -> [SocketAddr; 2] {
-    [
-        (Ipv4Addr::LOCALHOST, addr.port()).into(),
-        (Ipv6Addr::LOCALHOST, addr.port()).into(),
-    ]
+    [(Ipv4Addr::LOCALHOST, addr.port()).into(), (Ipv6Addr::LOCALHOST, addr.port()).into()]
 }
 
 /// A whole call.
@@ -68,11 +60,7 @@ async fn grpc_on_a_unix_socket_is_announced_answered_and_removed_at_the_end() {
         assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
         clients.push(client);
     }
-    assert_eq!(
-        server.get("/healthcheck").status,
-        200,
-        "HTTP has its port as ever"
-    );
+    assert_eq!(server.get("/healthcheck").status, 200, "HTTP has its port as ever");
     server.metric_becomes("tollgate_connections", 4.0).await;
 
     server.signal("TERM");
@@ -85,19 +73,9 @@ async fn a_socket_of_a_process_that_is_no_more_is_taken_over() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("tollgate.sock");
     drop(UnixListener::bind(&path).expect("no listener"));
-    assert!(
-        fs::metadata(&path)
-            .expect("it was left behind")
-            .file_type()
-            .is_socket()
-    );
-    let _server = server()
-        .with_env("GRPC_UDS", path.to_str().expect("it is text"))
-        .start();
-    assert_eq!(
-        client_at(&path).await.ask("d", &[("k", "")]).await,
-        Code::Ok
-    );
+    assert!(fs::metadata(&path).expect("it was left behind").file_type().is_socket());
+    let _server = server().with_env("GRPC_UDS", path.to_str().expect("it is text")).start();
+    assert_eq!(client_at(&path).await.ask("d", &[("k", "")]).await, Code::Ok);
 }
 
 #[tokio::test]
@@ -109,24 +87,15 @@ async fn a_socket_that_somebody_listens_at_and_any_other_file_are_left_alone() {
     let ran = server().with_env("GRPC_UDS", path).start_and_fail();
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(
-        ran.stderr
-            .contains("(GRPC_UDS): another process listens on it")
+        ran.stderr.contains("(GRPC_UDS): another process listens on it")
             && ran.stderr.contains(path),
         "{ran:?}"
     );
-    assert_eq!(
-        client_at(Path::new(path))
-            .await
-            .ask("d", &[("k", "")])
-            .await,
-        Code::Ok
-    );
+    assert_eq!(client_at(Path::new(path)).await.ask("d", &[("k", "")]).await, Code::Ok);
 
     let file = home.path().join("notes");
     fs::write(&file, "precious").expect("a file can be written");
-    let ran = server()
-        .with_env("GRPC_UDS", file.to_str().expect("it is text"))
-        .start_and_fail();
+    let ran = server().with_env("GRPC_UDS", file.to_str().expect("it is text")).start_and_fail();
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("the file is not a socket"), "{ran:?}");
     assert_eq!(fs::read_to_string(&file).expect("it is there"), "precious");
@@ -140,20 +109,10 @@ async fn a_host_of_two_colons_is_every_address_of_ipv6_and_ipv4() {
             .with_env("GRPC_HOST", every)
             .with_env("DEBUG_HOST", every)
             .with_env("USE_PROMETHEUS", "true")
-            .with_env(
-                "PROMETHEUS_ADDR",
-                if every == "::" { "[::]:0" } else { ":0" },
-            )
+            .with_env("PROMETHEUS_ADDR", if every == "::" { "[::]:0" } else { ":0" })
             .start();
-        for addr in loopbacks(server.http)
-            .into_iter()
-            .chain(loopbacks(server.admin))
-        {
-            assert_eq!(
-                http::get(addr, "/healthcheck").status,
-                200,
-                "{every}: {addr}"
-            );
+        for addr in loopbacks(server.http).into_iter().chain(loopbacks(server.admin)) {
+            assert_eq!(http::get(addr, "/healthcheck").status, 200, "{every}: {addr}");
         }
         for addr in loopbacks(server.prometheus.expect("it is bound")) {
             assert_eq!(http::get(addr, "/metrics").status, 200, "{every}: {addr}");
@@ -185,29 +144,17 @@ async fn each_door_is_where_its_host_and_port_say() {
             .with_env(&format!("{prefix}PORT"), &addr.port().to_string())
     });
     let server = server.start();
-    assert_eq!(
-        (server.http, server.grpc, server.admin),
-        (http, grpc, debug)
-    );
+    assert_eq!((server.http, server.grpc, server.admin), (http, grpc, debug));
     assert_eq!(http::get(http, "/healthcheck").status, 200);
-    assert!(
-        http::get(debug, "/metrics")
-            .body
-            .contains("tollgate_rules 1")
-    );
-    assert_eq!(
-        Client::connect(grpc).await.ask("d", &[("k", "")]).await,
-        Code::Ok
-    );
+    assert!(http::get(debug, "/metrics").body.contains("tollgate_rules 1"));
+    assert_eq!(Client::connect(grpc).await.ask("d", &[("k", "")]).await, Code::Ok);
 }
 
 #[tokio::test]
 async fn connections_end_at_their_age_and_lose_no_call() {
     const CONNECTIONS: usize = 12;
-    let server = server()
-        .with_env("GRPC_MAX_CONNECTION_AGE", "2s")
-        .with_env("WORKERS", "2")
-        .start();
+    let server =
+        server().with_env("GRPC_MAX_CONNECTION_AGE", "2s").with_env("WORKERS", "2").start();
     let began = Instant::now();
     let mut callers = JoinSet::new();
     for _ in 0..CONNECTIONS {
@@ -230,10 +177,7 @@ async fn connections_end_at_their_age_and_lose_no_call() {
     }
     let ages = callers.join_all().await;
     // A tenth less than 2 s at most.
-    assert!(
-        ages.iter().all(|age| *age >= Duration::from_millis(1_790)),
-        "{ages:?}"
-    );
+    assert!(ages.iter().all(|age| *age >= Duration::from_millis(1_790)), "{ages:?}");
     assert!(server.metric("tollgate_connections_aged_total") >= Some(12.0));
     server.assert_metric("tollgate_connections_force_closed_total", 0.0);
 }

@@ -59,19 +59,8 @@ async fn every_view_has_its_url_and_a_strict_policy() {
             let body = reply.body.replace("http://www.w3.org/2000/svg", "");
             assert!(!body.contains(inline), "{path} has {inline}: {body}");
         }
-        for link in [
-            "Overview",
-            "Rules",
-            "Budgets",
-            "Files",
-            "Over limit",
-            "Store",
-            "Trial",
-        ] {
-            assert!(
-                reply.body.contains(&format!(">{link}</a>")),
-                "{path}: {link}"
-            );
+        for link in ["Overview", "Rules", "Budgets", "Files", "Over limit", "Store", "Trial"] {
+            assert!(reply.body.contains(&format!(">{link}</a>")), "{path}: {link}");
         }
     }
 }
@@ -82,10 +71,7 @@ fn files_of_a_page_are_served_and_small() {
     let page = view(&server, "/").body;
     let mut bytes = page.len();
     let mut files = 0;
-    for link in page
-        .split('"')
-        .filter(|part| part.starts_with("/console/console."))
-    {
+    for link in page.split('"').filter(|part| part.starts_with("/console/console.")) {
         let reply = view(&server, link);
         assert_eq!(reply.status, 200, "{link}");
         assert!(reply.has_header("cache-control: public, max-age=31536000, immutable"));
@@ -166,13 +152,9 @@ async fn client_input_is_text() {
         assert!(!reply.body.contains("<img"), "{path}: {}", reply.body);
         assert!(!reply.body.contains("\"'&"), "{path}: {}", reply.body);
     }
-    let key = view(
-        &server,
-        &format!("/console/key?domain=shop&e=user%3D{encoded}"),
-    );
+    let key = view(&server, &format!("/console/key?domain=shop&e=user%3D{encoded}"));
     assert!(
-        key.body
-            .contains("user=&lt;img src=x onerror=alert(1)&gt;&quot;'&amp;"),
+        key.body.contains("user=&lt;img src=x onerror=alert(1)&gt;&quot;'&amp;"),
         "{}",
         key.body
     );
@@ -194,13 +176,9 @@ fn thousand_rules_are_listed_and_found() {
     assert_eq!(all.matches("<tr id=\"rule:").count(), 200);
     assert!(all.contains("1001 of 1001 rules, the first 200 shown"));
     assert!(all.contains("801 more rules are left out"));
-    for (search, found) in [
-        ("K0999", 1),
-        ("d.k09", 100),
-        ("fixed+k1000", 1),
-        ("rules.yaml:1002", 1),
-        ("nothing", 0),
-    ] {
+    for (search, found) in
+        [("K0999", 1), ("d.k09", 100), ("fixed+k1000", 1), ("rules.yaml:1002", 1), ("nothing", 0)]
+    {
         let page = view(&server, &format!("/console/rules?q={search}")).body;
         let rows = page.matches("<tr id=\"rule:").count();
         assert_eq!(rows, found, "{search}");
@@ -221,35 +199,23 @@ async fn rules_are_sorted_by_what_is_asked_for() {
         let first = page.find("rule:shop:shop.user").expect("a row");
         first < page.find("rule:shop:shop.path_/login").expect("a row")
     };
-    assert_eq!(
-        ["path", "hits", "over_limit"].map(rows),
-        [false, true, true]
-    );
+    assert_eq!(["path", "hits", "over_limit"].map(rows), [false, true, true]);
 }
 
 #[test]
 fn form_of_a_rule_leads_to_the_key() {
     let server = TestServer::with_rules(RULES).start();
-    assert!(
-        view(&server, SHOP_USER)
-            .body
-            .contains(r#"name="k" value="user""#)
-    );
+    assert!(view(&server, SHOP_USER).body.contains(r#"name="k" value="user""#));
     let reply = view(&server, "/console/key?domain=shop&k=user&v=a%26b+c");
     let location = "location: /console/key?domain=shop&e=user%3Da%26b%20c";
-    assert!(
-        reply.status == 303 && reply.has_header(location),
-        "{reply:?}"
-    );
+    assert!(reply.status == 303 && reply.has_header(location), "{reply:?}");
 }
 
 #[tokio::test]
 async fn files_are_listed_with_what_the_compiler_reported() {
     let warned = format!("{RULES}  - {{key: plan, shadow_mode: true}}\n");
-    let files = [
-        ("rules.yaml", &*warned),
-        ("below/other.yaml", "domain: other\ndescriptors: []\n"),
-    ];
+    let files =
+        [("rules.yaml", &*warned), ("below/other.yaml", "domain: other\ndescriptors: []\n")];
     let server = TestServer::with_files(files).start();
     let list = text(&server, "/console/files");
     let row = format!("rules.yaml 2 0 1 {}", warned.len());
@@ -322,10 +288,7 @@ fn buttons_that_change_files_are_there_if_they_can_be_changed() {
     let page = "/console/file?name=rules.yaml";
     let off = [
         (&[][..], "Changes cannot be applied: "),
-        (
-            &[("RULES_WRITABLE", "true")][..],
-            "set ADMIN_TOKEN or ADMIN_TOKEN_FILE",
-        ),
+        (&[("RULES_WRITABLE", "true")][..], "set ADMIN_TOKEN or ADMIN_TOKEN_FILE"),
         (&[("ADMIN_TOKEN", "t")][..], "RULES_WRITABLE"),
     ];
     for (settings, reason) in off {
@@ -345,11 +308,9 @@ fn buttons_that_change_files_are_there_if_they_can_be_changed() {
 #[test]
 fn unknown_rule_and_view_are_not_found() {
     let server = TestServer::with_rules(RULES).start();
-    for path in [
-        "/console/rule?domain=shop&rule=shop.nothing",
-        "/console/rule",
-        "/console/whatever",
-    ] {
+    for path in
+        ["/console/rule?domain=shop&rule=shop.nothing", "/console/rule", "/console/whatever"]
+    {
         assert_eq!(view(&server, path).status, 404, "{path}");
     }
 }
@@ -418,9 +379,7 @@ async fn trial_has_a_view() {
 #[tokio::test]
 async fn unreachable_redis_is_shown_without_a_call() {
     let redis = RedisProcess::builder().in_own_group().start();
-    let server = TestServer::with_rules(RULES)
-        .with_env("REDIS_URL", &redis.url())
-        .start();
+    let server = TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).start();
     let views = ["/", "/console/store"];
     for path in views {
         eventually(&format!("{path} has reachable"), async || {
@@ -485,9 +444,7 @@ fn runbook_has_every_section_that_it_links_to() {
 async fn faults_link_to_their_section_of_the_runbook() {
     let redis = RedisProcess::builder().in_own_group().start();
     let bad = RULES.replace("unit: year", "unit: yaer");
-    let without_redis = TestServer::with_rules(RULES)
-        .with_env("REDIS_URL", &redis.url())
-        .start();
+    let without_redis = TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).start();
     redis.stop();
     let rejected = TestServer::with_rules(RULES).start();
     rejected.write("rules.yaml", &bad);
@@ -497,39 +454,13 @@ async fn faults_link_to_their_section_of_the_runbook() {
     let last_good = "New rules are rejected; the last good ones serve";
     for (server, badge, path, shown, anchor) in [
         (&without_rules, "bad", "/", no_rules, "tollgatenorules"),
-        (
-            &without_rules,
-            "bad",
-            "/console/files",
-            no_rules,
-            "tollgatenorules",
-        ),
-        (
-            &rejected,
-            "warning",
-            "/",
-            last_good,
-            "tollgaterulesrejected",
-        ),
-        (
-            &rejected,
-            "warning",
-            "/console/file?name=rules.yaml",
-            last_good,
-            "tollgaterulesrejected",
-        ),
-        (
-            &without_redis,
-            "bad",
-            "/console/store",
-            "unreachable",
-            "tollgatestorenodeunavailable",
-        ),
+        (&without_rules, "bad", "/console/files", no_rules, "tollgatenorules"),
+        (&rejected, "warning", "/", last_good, "tollgaterulesrejected"),
+        (&rejected, "warning", "/console/file?name=rules.yaml", last_good, "tollgaterulesrejected"),
+        (&without_redis, "bad", "/console/store", "unreachable", "tollgatestorenodeunavailable"),
     ] {
-        eventually(&format!("{path} has: {shown}"), async || {
-            text(server, path).contains(shown)
-        })
-        .await;
+        eventually(&format!("{path} has: {shown}"), async || text(server, path).contains(shown))
+            .await;
         let page = view(server, path).body;
         let href = format!("href=\"/console/runbook#{anchor}\"");
         let pill = format!("class=\"pill {badge}\" {href}");
@@ -574,10 +505,7 @@ async fn pages_say_how_many_replicas_there_are() {
             "/console/key?domain=shop&e=user%3Dann",
             "Leased 0 of used, held by this replica, one of 3",
         ),
-        (
-            "/console/over-limit",
-            "over limit of this replica, one of 3, as they are decided",
-        ),
+        ("/console/over-limit", "over limit of this replica, one of 3, as they are decided"),
     ] {
         shows(path, &[expected]).await;
     }

@@ -34,12 +34,7 @@ fn body(key: &str, value: &str, hits: Option<u32>) -> String {
 }
 
 fn act_with(server: &TestServer, headers: &[String], action: &str, body: &str) -> Reply {
-    http::post_with(
-        headers,
-        server.admin,
-        &format!("/api/v1/counters/{action}"),
-        body,
-    )
+    http::post_with(headers, server.admin, &format!("/api/v1/counters/{action}"), body)
 }
 
 fn act(server: &TestServer, action: &str, body: &str) -> Reply {
@@ -61,21 +56,14 @@ async fn actions_are_exact(server: &TestServer) {
     counting.wait_for_verdicts(&[("token", "another")]).await;
     for (key, algorithm) in ALGORITHMS {
         // Where over-limit hits count, more than the limit is used.
-        assert_eq!(
-            counting.admitted(key, "v", LIMIT + 3).await,
-            LIMIT,
-            "{algorithm}"
-        );
+        assert_eq!(counting.admitted(key, "v", LIMIT + 3).await, LIMIT, "{algorithm}");
         let granted = act(server, "grant", &body(key, "v", Some(2)));
         if key == "places" {
             assert_eq!(granted.status, 422, "{granted:?}");
         } else {
             let changed = json_of(&granted);
             assert_eq!(granted.status, 200, "{algorithm}: {granted:?}");
-            assert_eq!(
-                changed["before"]["over_limit"], true,
-                "{algorithm}: {changed}"
-            );
+            assert_eq!(changed["before"]["over_limit"], true, "{algorithm}: {changed}");
             assert_eq!(changed["after"]["remaining"], 2, "{algorithm}: {changed}");
             assert_eq!(counting.admitted(key, "v", 4).await, 2, "{algorithm}");
         }
@@ -85,11 +73,7 @@ async fn actions_are_exact(server: &TestServer) {
         let used = changed["before"]["used"].as_u64();
         assert!(used >= Some(LIMIT.into()), "{algorithm}: {changed}");
         assert_eq!(changed["after"]["used"], 0, "{algorithm}: {changed}");
-        assert_eq!(
-            counting.admitted(key, "v", LIMIT + 1).await,
-            LIMIT,
-            "{algorithm}"
-        );
+        assert_eq!(counting.admitted(key, "v", LIMIT + 1).await, LIMIT, "{algorithm}");
     }
 }
 
@@ -202,10 +186,7 @@ fn guesses_are_throttled() {
     // One may have come back meanwhile.
     assert!((10..12).contains(&unauthorized), "{replies:?}");
     let throttled = replies.iter().find(|reply| reply.status == 429);
-    assert!(
-        throttled.is_some_and(|reply| reply.has_header("retry-after: 6")),
-        "{replies:?}"
-    );
+    assert!(throttled.is_some_and(|reply| reply.has_header("retry-after: 6")), "{replies:?}");
     assert_eq!(read_status(&server), 200, "reads are not throttled");
 }
 
@@ -225,40 +206,24 @@ async fn token_file_is_reloaded() {
         .with_env("ADMIN_TOKEN_FILE", &file.display().to_string())
         .start();
     let status = |token: &str| {
-        act_with(
-            &server,
-            &[bearer(token)],
-            "reset",
-            &body("token", "v", None),
-        )
-        .status
+        act_with(&server, &[bearer(token)], "reset", &body("token", "v", None)).status
     };
     assert_eq!((status("first"), status("beside")), (200, 401));
     write("second\n");
-    eventually("the token is reloaded", async || {
-        server.log().contains("admin token reloaded")
-    })
-    .await;
+    eventually("the token is reloaded", async || server.log().contains("admin token reloaded"))
+        .await;
     assert_eq!((status("second"), status("first")), (200, 401));
-    for (content, reason) in [
-        ("", "is empty"),
-        (" second \n", "begins or ends with a blank"),
-    ] {
+    for (content, reason) in [("", "is empty"), (" second \n", "begins or ends with a blank")] {
         write(content);
         let rejected = "reload of the admin token rejected; the previous content stays in use";
         eventually("the file is rejected", async || {
             let log = server.log();
-            log.lines()
-                .any(|line| line.contains(rejected) && line.contains(reason))
+            log.lines().any(|line| line.contains(rejected) && line.contains(reason))
         })
         .await;
         assert_eq!(status("second"), 200);
     }
-    assert!(
-        server
-            .log()
-            .contains("ADMIN_TOKEN has fewer than 16 characters")
-    );
+    assert!(server.log().contains("ADMIN_TOKEN has fewer than 16 characters"));
 }
 
 #[tokio::test]
@@ -310,10 +275,7 @@ fn invalid_actions_are_rejected() {
         let reply = act(&server, cells[0], cells[1]);
         assert_eq!(reply.status.to_string(), cells[2], "{line}: {reply:?}");
         assert!(json_of(&reply)["error"].is_string(), "{reply:?}");
-        assert!(
-            reply.body.contains(&cells[3].replace('"', "\\\"")),
-            "{line}: {reply:?}"
-        );
+        assert!(reply.body.contains(&cells[3].replace('"', "\\\"")), "{line}: {reply:?}");
     }
     let large = body("token", &"v".repeat(20_000), None);
     assert_eq!(act(&server, "reset", &large).status, 413);

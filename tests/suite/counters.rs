@@ -13,10 +13,7 @@ const LIMIT: u32 = 5;
 
 /// The path of a counter of [`rules`].
 fn path_of(key: &str, value: &str) -> String {
-    format!(
-        "/api/v1/counters?domain=d&e={key}%3D{value}&e=caller%3D{}",
-        caller(key)
-    )
+    format!("/api/v1/counters?domain=d&e={key}%3D{value}&e=caller%3D{}", caller(key))
 }
 
 /// A holder's name has a value; the others are counted by an empty one.
@@ -57,11 +54,7 @@ async fn counters_are_those_that_decide(server: &TestServer, counted_in: &str) {
             assert_eq!(counter["rule"], format!("d.{key}.caller"));
             assert_eq!(counter["limit"]["requests"], LIMIT);
             let expected = u32::from(used < LIMIT);
-            assert_eq!(
-                counting.admitted(key, "v", 1).await,
-                expected,
-                "{algorithm}"
-            );
+            assert_eq!(counting.admitted(key, "v", 1).await, expected, "{algorithm}");
         }
     }
 }
@@ -110,17 +103,9 @@ async fn a_read_changes_no_value_and_no_lifetime() {
     let after = state();
     for ((key, before), after) in keys.iter().zip(before).zip(after) {
         assert_eq!(before.0, after.0, "{key}");
-        assert!(
-            after.1 <= before.1,
-            "{key}: {} ms became {}",
-            before.1,
-            after.1
-        );
+        assert!(after.1 <= before.1, "{key}: {} ms became {}", before.1, after.1);
     }
-    assert_eq!(
-        redis.command::<Vec<String>>(&["KEYS", "*"]).len(),
-        keys.len()
-    );
+    assert_eq!(redis.command::<Vec<String>>(&["KEYS", "*"]).len(), keys.len());
 }
 
 #[tokio::test]
@@ -147,57 +132,31 @@ descriptors:
         for _ in 0..hits {
             client.ask("d", &[(key, "1")]).await;
         }
-        let reply = http::get(
-            server.admin,
-            &format!("/api/v1/counters?domain=d&e={entry}"),
-        );
+        let reply = http::get(server.admin, &format!("/api/v1/counters?domain=d&e={entry}"));
         body_of(&reply)
     };
     // The limit of the API counts over-limit hits.
     let window = read("window", 5).await;
-    assert_eq!(
-        window["limit"],
-        json!({"requests": 2, "period_seconds": 60, "burst": null})
-    );
-    assert!(
-        window["resets_in_seconds"]
-            .as_u64()
-            .is_some_and(|secs| (1..=60).contains(&secs))
-    );
-    assert_eq!(
-        (&window["remaining"], &window["over_limit"]),
-        (&json!(0), &json!(true))
-    );
+    assert_eq!(window["limit"], json!({"requests": 2, "period_seconds": 60, "burst": null}));
+    assert!(window["resets_in_seconds"].as_u64().is_some_and(|secs| (1..=60).contains(&secs)));
+    assert_eq!((&window["remaining"], &window["over_limit"]), (&json!(0), &json!(true)));
     let bucket = read("bucket", 0).await;
-    assert_eq!(
-        bucket["limit"],
-        json!({"requests": 10, "period_seconds": 1, "burst": 40})
-    );
+    assert_eq!(bucket["limit"], json!({"requests": 10, "period_seconds": 1, "burst": 40}));
     assert_eq!(bucket["remaining"], 40);
     let holders = read("holder", 1).await;
     assert_eq!(
         (&holders["limit"], &holders["used"]),
-        (
-            &json!({"requests": 3, "period_seconds": null, "burst": null}),
-            &json!(1)
-        )
+        (&json!({"requests": 3, "period_seconds": null, "burst": null}), &json!(1))
     );
     // Nothing remains, but one more hit would be queued.
     let queue = read("queue", 1).await;
-    assert_eq!(
-        (&queue["remaining"], &queue["over_limit"]),
-        (&json!(0), &json!(false)),
-        "{queue}"
-    );
+    assert_eq!((&queue["remaining"], &queue["over_limit"]), (&json!(0), &json!(false)), "{queue}");
 }
 
 #[tokio::test]
 async fn requests_are_read_descriptor_by_descriptor() {
     let server = service().start();
-    Counting::at(&server)
-        .await
-        .admitted("counted", "v", LIMIT + 2)
-        .await;
+    Counting::at(&server).await.admitted("counted", "v", LIMIT + 2).await;
     let request = json!({"domain": "d", "hits_addend": 3, "descriptors": [
         {"entries": [{"key": "counted", "value": "v"}, {"key": "caller"}]},
         {"entries": [{"key": "unknown", "value": "v"}]},
@@ -235,28 +194,18 @@ fn rejections_say_why() {
         assert!(reply.body.contains(cells[2]), "{line}: {reply:?}");
         assert!(body_of(&reply)["replica"].is_string(), "{reply:?}");
     }
-    for body in [
-        "",
-        "{",
-        r#"{"domain":"d"}"#,
-        r#"{"domain":"d","entries":[]}"#,
-    ] {
+    for body in ["", "{", r#"{"domain":"d"}"#, r#"{"domain":"d","entries":[]}"#] {
         let reply = http::post(server.admin, "/api/v1/counters", body);
         assert_eq!(reply.status, 400, "{body}: {reply:?}");
     }
     let reply = http::get(server.admin, "/api/v1/nothing");
-    assert_eq!(
-        (reply.status, body_of(&reply)["replica"].is_string()),
-        (404, true)
-    );
+    assert_eq!((reply.status, body_of(&reply)["replica"].is_string()), (404, true));
 }
 
 #[tokio::test]
 async fn without_redis_the_local_counter_is_read() {
     let mut redis = RedisProcess::start();
-    let server = service_on(&redis)
-        .with_env("ON_STORE_ERROR", "local")
-        .start();
+    let server = service_on(&redis).with_env("ON_STORE_ERROR", "local").start();
     let mut counting = Counting::at(&server).await;
     counting.wait_for_verdicts(&[("token", "v")]).await;
     redis.kill();
@@ -300,18 +249,11 @@ async fn commands_read_reset_and_grant() {
         assert_eq!(ran.code, Some(code), "{ran:?}");
         assert!(ran.stderr.contains(text), "{ran:?}");
     }
-    has_line(
-        &counter("grant", &["--hits", "2"], TOKEN),
-        &["remaining", "0", "2"],
-    );
+    has_line(&counter("grant", &["--hits", "2"], TOKEN), &["remaining", "0", "2"]);
     has_line(&counter("reset", &[], TOKEN), &["used", "3", "0"]);
     let none = tollgate(&["counter", "get", "d", "unknown=v", "--url", &url]);
     assert_eq!(none.code, Some(4), "{none:?}");
-    assert!(
-        none.stdout
-            .contains("no such value, no pattern, no default"),
-        "{none:?}"
-    );
+    assert!(none.stdout.contains("no such value, no pattern, no default"), "{none:?}");
     let none = tollgate(&["counter", "get", "nobody", "unknown=v", "--url", &url]);
     assert_eq!(none.code, Some(3), "{none:?}");
 }
@@ -319,20 +261,14 @@ async fn commands_read_reset_and_grant() {
 #[tokio::test]
 async fn explain_live_prints_the_walk_and_the_counter() {
     let server = service().start();
-    Counting::at(&server)
-        .await
-        .admitted("counted", "v", 2)
-        .await;
+    Counting::at(&server).await.admitted("counted", "v", 2).await;
     let url = format!("http://{}", server.admin);
     let explain = |entries: &[&str]| {
         tollgate(&[&["explain", "--live", "--url", &url, "d"], entries].concat())
     };
     let ran = explain(&["counted=v", "caller="]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(
-        ran.stdout.contains("=> limit 5 per year, fixed_window"),
-        "{ran:?}"
-    );
+    assert!(ran.stdout.contains("=> limit 5 per year, fixed_window"), "{ran:?}");
     assert!(ran.stdout.contains("used          2\n"), "{ran:?}");
     assert_eq!(explain(&["unknown=v"]).code, Some(4));
     let unknown = tollgate(&["explain", "--live", "nobody", "unknown=v", "--url", &url]);

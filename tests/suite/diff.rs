@@ -39,13 +39,7 @@ fn folder() -> Folder {
 
 /// What is printed about the old and the new folder.
 fn diff(folder: &Folder, arguments: &[&str]) -> String {
-    let ran = tollgate(
-        &[
-            &["diff", &folder.path("old"), &folder.path("new")],
-            arguments,
-        ]
-        .concat(),
-    );
+    let ran = tollgate(&[&["diff", &folder.path("old"), &folder.path("new")], arguments].concat());
     assert_eq!(ran.code, Some(0), "{ran:?}");
     ran.stdout
 }
@@ -92,11 +86,7 @@ fn json_has_both_sides_of_every_difference() {
     let expected = [
         (["removed", "shop", "shop.gone"], false, (false, true)),
         (["added", "shop", "shop.new"], false, (true, false)),
-        (
-            ["changed", "shop", "shop.path_/api/*"],
-            true,
-            (false, false),
-        ),
+        (["changed", "shop", "shop.path_/api/*"], true, (false, false)),
         (["changed", "shop", "shop.user"], false, (false, false)),
     ];
     let expected = expected.map(|([change, domain, rule], restarts, (before, after))| {
@@ -105,10 +95,7 @@ fn json_has_both_sides_of_every_difference() {
     });
     assert_eq!(shown.collect::<Vec<_>>(), expected);
     let (before, after) = (&rules[3]["before"], &rules[3]["after"]);
-    assert_eq!(
-        (&before["requests_per_unit"], &after["requests_per_unit"]),
-        (&json!(2), &json!(3))
-    );
+    assert_eq!((&before["requests_per_unit"], &after["requests_per_unit"]), (&json!(2), &json!(3)));
     let source = json!({"set_by": "the rule", "file": folder.path("new/shop.yaml"), "line": 6, "column": 38});
     assert_eq!(after["option_sources"]["algorithm"], source);
 }
@@ -121,26 +108,10 @@ fn exit_code_is_1_for_differences_and_78_for_errors() {
     for (arguments, code, printed) in [
         (&["diff", &*old, &*new][..], 0, "rules: 1 added"),
         (&["diff", &old, &new, "--exit-code"], 1, "rules: 1 added"),
-        (
-            &["diff", &old, &old, "--exit-code"],
-            0,
-            "the rules are the same\n",
-        ),
-        (
-            &["diff", &old, &invalid, "--exit-code"],
-            78,
-            "unknown key 'descriptor'",
-        ),
-        (
-            &["diff", &old, "/no/such/folder"],
-            78,
-            "read /no/such/folder: ",
-        ),
-        (
-            &["diff", &old, "http://127.0.0.1:1"],
-            64,
-            "`tollgate replay FILE OLD --compare NEW`",
-        ),
+        (&["diff", &old, &old, "--exit-code"], 0, "the rules are the same\n"),
+        (&["diff", &old, &invalid, "--exit-code"], 78, "unknown key 'descriptor'"),
+        (&["diff", &old, "/no/such/folder"], 78, "read /no/such/folder: "),
+        (&["diff", &old, "http://127.0.0.1:1"], 64, "`tollgate replay FILE OLD --compare NEW`"),
         (
             &["diff", &old, &new, "--traffic", "/no/such/log"],
             64,
@@ -196,18 +167,12 @@ fn git_revisions_are_read_without_a_checkout() {
     let (_, printed, _) = in_folder(&["diff", file, "config"]);
     assert_eq!(printed, "the rules are the same\n");
     let (_, printed, _) = in_folder(&["diff", "git:HEAD:manifest.yaml", "config"]);
-    assert!(
-        printed.contains("(git:HEAD:manifest.yaml:7) -> 3 "),
-        "{printed}"
-    );
+    assert!(printed.contains("(git:HEAD:manifest.yaml:7) -> 3 "), "{printed}");
     for (name, expected) in [
         ("git:none:config", "Not a valid object name none"),
         ("git:HEAD:none", "git:HEAD:none: no files"),
         ("git:HEAD", "write it as git:REV:PATH"),
-        (
-            "git:--output=x:config",
-            "Not a valid object name --output=x",
-        ),
+        ("git:--output=x:config", "Not a valid object name --output=x"),
         ("git::config", "Not a valid object name"),
         ("git:HEAD:--name-only", "git:HEAD:--name-only: no files"),
     ] {
@@ -233,12 +198,8 @@ fn on_a_cluster_parents_restart_the_counters_of_their_levels() {
         let ran = tollgate_with_env(&arguments, &[("REDIS_TYPE", redis_type)]);
         let printed: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
         let rules = printed["rules"].as_array().cloned().unwrap_or_default();
-        let restarting = rules
-            .iter()
-            .filter(|rule| rule["counter_restarts"] == json!(true));
-        restarting
-            .map(|rule| rule["rule"].clone())
-            .collect::<Vec<_>>()
+        let restarting = rules.iter().filter(|rule| rule["counter_restarts"] == json!(true));
+        restarting.map(|rule| rule["rule"].clone()).collect::<Vec<_>>()
     };
     assert_eq!(restarts("SINGLE"), Vec::<Value>::new());
     assert_eq!(restarts("cluster"), ["shop.org", "shop.org.user"]);

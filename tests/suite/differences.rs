@@ -25,31 +25,22 @@ fn every_difference_names_a_test_and_every_defect_case_has_a_row() {
         .collect();
     assert!(rows.len() > 20, "only {} rows", rows.len());
     for row in &rows {
-        let [_, theirs, ours, _, asserted, _] = row[..] else {
-            panic!("six columns, not {row:?}")
-        };
+        let [_, theirs, ours, _, asserted, _] = row[..] else { panic!("six columns, not {row:?}") };
         assert!(!theirs.is_empty() && !ours.is_empty(), "{row:?}");
-        let (file, test) = asserted
-            .split_once(": ")
-            .unwrap_or_else(|| panic!("`file: test`, not {asserted}"));
+        let (file, test) =
+            asserted.split_once(": ").unwrap_or_else(|| panic!("`file: test`, not {asserted}"));
         let wanted = if file.starts_with("cases/") {
             format!("case: {test}\n")
         } else {
             format!("fn {test}(")
         };
-        assert!(
-            read_test_file(file).contains(&wanted),
-            "{file} has no {wanted}"
-        );
+        assert!(read_test_file(file).contains(&wanted), "{file} has no {wanted}");
     }
     for line in read("tests/suite/cases/defects.yaml").lines() {
         if let Some(number) = line.trim().strip_prefix("defect: ") {
             // The same answer as the reference's, or one that needs a cache to differ.
             let told = ["D33"].contains(&number) || rows.iter().any(|row| row[0] == number);
-            assert!(
-                told,
-                "{number} has a case, and no row in docs/compatibility.md"
-            );
+            assert!(told, "{number} has a case, and no row in docs/compatibility.md");
         }
     }
 }

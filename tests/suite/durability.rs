@@ -42,9 +42,7 @@ async fn becomes(server: &TestServer, expected: [f64; 2]) {
 #[tokio::test]
 async fn configuration_of_redis_is_known_at_each_reading() {
     let log = Log::capture();
-    let redis = RedisProcess::builder()
-        .with_user("user app on >s3cret ~* &* +@all")
-        .start();
+    let redis = RedisProcess::builder().with_user("user app on >s3cret ~* &* +@all").start();
     let metrics = Metrics::new();
     let url = redis.url().replace("://", "://app:s3cret@");
     let store = remote::redis_at(&url, Clock::system(), &metrics);
@@ -81,9 +79,7 @@ async fn warning_is_on_the_ready_page_until_it_is_over() {
     let redis = RedisProcess::builder()
         .with_arguments(&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"])
         .start();
-    let server = TestServer::with_rules(&limit_of(7))
-        .with_env("REDIS_URL", &redis.url())
-        .start();
+    let server = TestServer::with_rules(&limit_of(7)).with_env("REDIS_URL", &redis.url()).start();
     becomes(&server, [1.0, 1.0]).await;
     let shown = async || server.get("/ready").body.contains(LOST);
     eventually("it is on the page", shown).await;
@@ -117,10 +113,7 @@ async fn one_master_of_a_cluster_is_named() {
         .start();
     becomes(&server, [1.0, 0.0]).await;
     let named = format!("counters on redis://{} are lost", other.address());
-    eventually("the master is named", async || {
-        server.get("/ready").body.contains(&named)
-    })
-    .await;
+    eventually("the master is named", async || server.get("/ready").body.contains(&named)).await;
 }
 
 /// Calls until one is not answered, and returns when the others were.
@@ -138,9 +131,8 @@ async fn killed_redis_with_an_append_only_file_loses_at_most_the_last_second() {
     let mut redis = RedisProcess::builder()
         .with_arguments(&["--appendonly", "yes", "--appendfsync", "everysec"])
         .start();
-    let server = TestServer::with_rules(PLAIN_AND_SCRIPT)
-        .with_env("REDIS_URL", &redis.url())
-        .start();
+    let server =
+        TestServer::with_rules(PLAIN_AND_SCRIPT).with_env("REDIS_URL", &redis.url()).start();
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         clients.spawn(call_until_an_error(server.client().await));

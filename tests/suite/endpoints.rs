@@ -10,10 +10,8 @@ use crate::support::http::{self, Connection};
 use crate::support::{Code, TestServer, limit_of, next_status, request};
 
 /// What reflection must list.
-const SERVICES: [&str; 2] = [
-    "envoy.service.ratelimit.v3.RateLimitService",
-    "grpc.health.v1.Health",
-];
+const SERVICES: [&str; 2] =
+    ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
 
 #[tokio::test]
 async fn grpc_response_has_limit_and_remaining() {
@@ -43,9 +41,7 @@ async fn grpc_response_has_limit_and_remaining() {
 
 #[tokio::test]
 async fn calls_on_many_connections_share_one_counter() {
-    let server = TestServer::with_rules(&limit_of(40))
-        .with_env("WORKERS", "4")
-        .start();
+    let server = TestServer::with_rules(&limit_of(40)).with_env("WORKERS", "4").start();
     server.assert_announced(", 4 of them for requests (WORKERS)\n");
     let mut admitted = 0;
     for _ in 0..10 {
@@ -114,20 +110,16 @@ macro_rules! reflect {
 async fn reflection_lists_the_services_and_describes_them() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let client = server.client().await;
-    for list in [
-        reflect!(v1, client, ListServices("")),
-        reflect!(v1alpha, client, ListServices("")),
-    ] {
+    for list in
+        [reflect!(v1, client, ListServices("")), reflect!(v1alpha, client, ListServices(""))]
+    {
         for service in SERVICES {
             assert!(list.contains(&format!("name: {service:?}")), "{list}");
         }
     }
     for service in SERVICES {
         let described = reflect!(v1, client, FileContainingSymbol(service));
-        assert!(
-            described.starts_with("FileDescriptorResponse"),
-            "{described}"
-        );
+        assert!(described.starts_with("FileDescriptorResponse"), "{described}");
     }
 }
 
@@ -145,9 +137,7 @@ fn healthcheck_accepts_any_method() {
 
 #[test]
 fn ready_reports_each_part_on_both_ports() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("BACKEND_TYPE", "memory")
-        .start();
+    let server = TestServer::with_rules(&limit_of(1)).with_env("BACKEND_TYPE", "memory").start();
     let body = "ready\nprocess: running\nstore: memory\nrules: ok\n";
     for addr in [server.http, server.admin] {
         let reply = http::get(addr, "/ready");
@@ -169,15 +159,8 @@ fn unknown_admin_path_is_answered_with_every_page() {
     let index = server.admin("/whatever");
     for page in "explain healthcheck live metrics ready rlconfig stats".split(' ') {
         let begin = format!("/{page}: ");
-        assert!(
-            index.lines().any(|line| line.starts_with(&begin)),
-            "{page}: {index}"
-        );
-        assert_ne!(
-            http::get(server.admin, &format!("/{page}")).status,
-            404,
-            "{page}"
-        );
+        assert!(index.lines().any(|line| line.starts_with(&begin)), "{page}: {index}");
+        assert_ne!(http::get(server.admin, &format!("/{page}")).status, 404, "{page}");
     }
     for path in ["/whatever/else", "/rlconfig/", "/metric"] {
         let reply = http::get(server.admin, path);
@@ -196,9 +179,7 @@ descriptors:
 
 #[test]
 fn rlconfig_has_the_complete_limit_as_text_and_as_json() {
-    let server = TestServer::with_rules(BUCKET)
-        .with_env("ON_STORE_ERROR", "deny")
-        .start();
+    let server = TestServer::with_rules(BUCKET).with_env("ON_STORE_ERROR", "deny").start();
     let line = "d.k: unit=MINUTE unit_multiplier=5 requests_per_unit=5, shadow_mode: false, quota_mode: false, \
                 algorithm: token_bucket, burst: 20, over_limit_hits: drop, on_limit: reject\n";
     assert_eq!(server.admin("/rlconfig"), line);
@@ -279,10 +260,9 @@ fn prometheus_addr_serves_metrics_only() {
     assert_eq!(page.status, 200);
     let content_type = "content-type: text/plain; version=0.0.4; charset=utf-8";
     assert!(page.has_header(content_type), "{:?}", page.headers);
-    for text in [
-        "# TYPE ratelimit_service_config_load_success counter",
-        "process_resident_memory_bytes ",
-    ] {
+    for text in
+        ["# TYPE ratelimit_service_config_load_success counter", "process_resident_memory_bytes "]
+    {
         assert!(page.body.contains(text), "{}", page.body);
     }
     // It shows metrics alone.

@@ -37,14 +37,11 @@ fn percent_encoded(text: &str) -> String {
 fn explain_is_the_same_for_words_json_and_http() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
-    let server = TestServer::with_directory(directory.path())
-        .with_env("CACHE_KEY_FORMAT", "safe")
-        .start();
+    let server =
+        TestServer::with_directory(directory.path()).with_env("CACHE_KEY_FORMAT", "safe").start();
     for line in EXPLAINED.trim().lines() {
         let cells: Vec<&str> = line.split(" | ").collect();
-        let [entries, code, expected] = cells[..] else {
-            panic!("three cells, not {line}")
-        };
+        let [entries, code, expected] = cells[..] else { panic!("three cells, not {line}") };
         let entries: Vec<&str> = entries.split("; ").collect();
         let explain = |arguments: &[&str]| {
             let arguments = [&["explain", &path], arguments].concat();
@@ -54,10 +51,7 @@ fn explain_is_the_same_for_words_json_and_http() {
         };
         let words = explain(&[&["shop"], &entries[..]].concat());
         for expected in expected.split("; ") {
-            assert!(
-                words.contains(expected),
-                "{entries:?}: {expected} is missing in\n{words}"
-            );
+            assert!(words.contains(expected), "{entries:?}: {expected} is missing in\n{words}");
         }
         let json = |entry: &&str| {
             let (key, value) = entry.split_once('=').unwrap_or((entry, ""));
@@ -88,11 +82,7 @@ fn explain_of_json_shows_the_limits_and_hits_of_the_request() {
     }"#;
     let ran = tollgate(&["explain", &path, "--json", request]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let of_each: Vec<&str> = ran
-        .stdout
-        .split("descriptor user=alice\n")
-        .skip(1)
-        .collect();
+    let of_each: Vec<&str> = ran.stdout.split("descriptor user=alice\n").skip(1).collect();
     let expected = [
         ("3 per minute", "3\n"),
         ("7 per hour", "0: reads the counter, and counts nothing\n"),
@@ -158,9 +148,7 @@ fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
     let rules = sample_rules().display().to_string();
     for line in EXPLAINED_SAMPLES.trim().lines() {
         let cells: Vec<&str> = line.split(" | ").collect();
-        let [domain, entries, expected] = cells[..] else {
-            panic!("three cells, not {line}")
-        };
+        let [domain, entries, expected] = cells[..] else { panic!("three cells, not {line}") };
         let entries: Vec<&str> = entries.split(' ').collect();
         let ran = tollgate(&[&["explain", &rules, domain], &entries[..]].concat());
         let has_line = ran.stdout.lines().any(|said| said.ends_with(expected));
@@ -184,23 +172,14 @@ fn explain_shows_whether_the_key_is_enforced() {
     let directory = TempDir::new().expect("a temporary directory");
     let rules = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: day, requests_per_unit: 1}\n    metadata: {tollgate: {enforce_percent: 19}}\n";
     for (percent, expected) in [
-        (
-            19,
-            "enforce_percent leaves this key out: counted, never rejected",
-        ),
-        (
-            20,
-            "enforce_percent includes this key: over limit is enforced",
-        ),
+        (19, "enforce_percent leaves this key out: counted, never rejected"),
+        (20, "enforce_percent includes this key: over limit is enforced"),
     ] {
         let rules = rules.replace("19", &percent.to_string());
         let path = rules_in(&directory, &rules);
         let ran = tollgate(&["explain", &path, "shop", "user=42"]);
         let option = format!("enforce_percent: {percent} (by the rule");
-        assert!(
-            ran.stdout.contains(expected) && ran.stdout.contains(&option),
-            "{ran:?}"
-        );
+        assert!(ran.stdout.contains(expected) && ran.stdout.contains(&option), "{ran:?}");
     }
 }
 
@@ -216,9 +195,7 @@ fn explain_shows_the_key_in_the_configured_form() {
         let ran = tollgate_with_env(&arguments, &[("CACHE_KEY_FORMAT", format)]);
         assert!(ran.stdout.contains(expected), "{format}: {ran:?}");
     }
-    let server = TestServer::with_rules(TREE)
-        .with_env("CACHE_KEY_FORMAT", "reference")
-        .start();
+    let server = TestServer::with_rules(TREE).with_env("CACHE_KEY_FORMAT", "reference").start();
     let page = server.admin("/explain?domain=shop&descriptor=user%3Dalice");
     assert!(page.contains(safe), "{page}");
 }

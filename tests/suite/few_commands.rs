@@ -19,19 +19,14 @@ descriptors:
 ";
 
 fn start(url: &str, auth: &str) -> TestServer {
-    TestServer::with_rules(RULES)
-        .with_env("REDIS_URL", url)
-        .with_env("REDIS_AUTH", auth)
-        .start()
+    TestServer::with_rules(RULES).with_env("REDIS_URL", url).with_env("REDIS_AUTH", auth).start()
 }
 
 /// Two replicas share a counter, which has an expiry; the log and `/ready` name the commands and
 /// the rules that need them.
 async fn assert_counts_windows(servers: &[TestServer; 2], redis: &RedisProcess) {
     for server in servers {
-        look_until("it has found out", || {
-            server.log().contains("Redis refuses commands")
-        });
+        look_until("it has found out", || server.log().contains("Redis refuses commands"));
     }
     let mut clients = [servers[0].client().await, servers[1].client().await];
     let mut codes = Vec::new();
@@ -51,11 +46,7 @@ async fn assert_counts_windows(servers: &[TestServer; 2], redis: &RedisProcess) 
         });
         let ready = server.get("/ready").body;
         for text in [&server.log_with("Redis refuses commands"), &ready] {
-            for part in [
-                "TIME: ",
-                "EVALSHA is needed by 2 rules: d.bucket, d.log;",
-                "REPLICAS",
-            ] {
+            for part in ["TIME: ", "EVALSHA is needed by 2 rules: d.bucket, d.log;", "REPLICAS"] {
                 assert!(text.contains(part), "{part}: {text}");
             }
         }
@@ -78,9 +69,7 @@ async fn a_user_of_the_reference_counts_fixed_windows() {
     for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
         assert_eq!(client.ask("d", &[("bucket", "v")]).await, expected);
     }
-    look_until("the refused command is reported", || {
-        server.log().contains("'evalsha' command")
-    });
+    look_until("the refused command is reported", || server.log().contains("'evalsha' command"));
     eventually("/ready has it", async || {
         client.ask("d", &[("bucket", "v")]).await;
         server.get("/ready").body.contains("'evalsha' command")
@@ -95,9 +84,7 @@ async fn hits_of_an_outage_are_written_back_without_scripts() {
     let mut redis = RedisProcess::builder().with_user(USER).start();
     let server = start(&redis.address(), "rls:secret");
     let mut client = server.client().await;
-    look_until("it has found out", || {
-        server.log().contains("Redis refuses commands")
-    });
+    look_until("it has found out", || server.log().contains("Redis refuses commands"));
     redis.kill();
     eventually("Redis is found unreachable", async || {
         client.ask("d", &[("k", "first")]).await;
@@ -169,9 +156,7 @@ fn read_command(commands: &mut impl BufRead) -> io::Result<Option<(String, Vec<u
         let mut argument = vec![0; number(&bytes[at..]) + 2];
         commands.read_exact(&mut argument)?;
         if index == 0 {
-            String::from_utf8_lossy(&argument)
-                .trim_end()
-                .clone_into(&mut name);
+            String::from_utf8_lossy(&argument).trim_end().clone_into(&mut name);
         }
         bytes.extend(argument);
     }

@@ -43,45 +43,28 @@ fn settings_page_is_current() {
         let Some(name) = argument.get_env().and_then(|name| name.to_str()) else {
             continue;
         };
-        let heading = argument
-            .get_help_heading()
-            .expect("settings have a heading");
+        let heading = argument.get_help_heading().expect("settings have a heading");
         if !headings.contains(&heading) {
             headings.push(heading);
         }
-        let help = argument
-            .get_help()
-            .expect("settings have a help text")
-            .to_string();
+        let help = argument.get_help().expect("settings have a help text").to_string();
         // A default that depends on something else is described in the help.
         let (help, described) = match help.split_once(" [default: ") {
-            Some((help, default)) => (
-                help.to_owned(),
-                Some(default.trim_end_matches(']').to_owned()),
-            ),
+            Some((help, default)) => {
+                (help.to_owned(), Some(default.trim_end_matches(']').to_owned()))
+            }
             None => (help, None),
         };
-        let default: Vec<_> = argument
-            .get_default_values()
-            .iter()
-            .map(|value| value.to_string_lossy())
-            .collect();
+        let default: Vec<_> =
+            argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
         let default = match described {
             Some(text) => text,
             None if default.concat().is_empty() => String::new(),
             None => format!("`{}`", default.concat()),
         };
-        let value = argument
-            .get_value_names()
-            .map(|names| names.join(" "))
-            .unwrap_or_default();
+        let value = argument.get_value_names().map(|names| names.join(" ")).unwrap_or_default();
         let row = rows.entry(heading).or_default();
-        let _ = writeln!(
-            row,
-            "| `{name}` | {value} | {} | {} |",
-            cell(&default),
-            cell(&help)
-        );
+        let _ = writeln!(row, "| `{name}` | {value} | {} | {} |", cell(&default), cell(&help));
     }
     let mut page = SETTINGS.to_owned();
     for heading in headings {
@@ -123,19 +106,14 @@ async fn metrics_page_is_current() {
         .start();
     local.client().await.ask("d", &[("cheap", "fixed")]).await;
     eventually("a decision of the trial is compared", async || {
-        local
-            .admin("/metrics")
-            .contains("tollgate_trial_decisions_total")
+        local.admin("/metrics").contains("tollgate_trial_decisions_total")
     })
     .await;
     let turn = r#"{"entries":[{"key":"turn"}]}"#;
     // Of three at once two have to wait, however slow the machine is.
     for (domain, descriptors) in [
         ("d", [turn; 3].join(",")),
-        (
-            "d",
-            r#"{"entries":[{"key":"cheap","value":"fixed"}]}"#.to_owned(),
-        ),
+        ("d", r#"{"entries":[{"key":"cheap","value":"fixed"}]}"#.to_owned()),
         ("nowhere", turn.to_owned()),
     ] {
         let body = format!(r#"{{"domain":"{domain}","descriptors":[{descriptors}]}}"#);
@@ -153,9 +131,7 @@ async fn metrics_page_is_current() {
         .with_env("GRPC_SERVER_TLS_KEY", &identity.key.display().to_string())
         .start();
     let redis = RedisProcess::start();
-    let leased = TestServer::with_rules(RULES)
-        .with_env("REDIS_URL", &redis.url())
-        .start();
+    let leased = TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).start();
     let mut client = leased.client().await;
     eventually("hits are taken ahead", async || {
         client.ask("d", &[("hot", "")]).await;
@@ -171,12 +147,7 @@ async fn metrics_page_is_current() {
     page += "\n| metric | type | labels | description |\n|---|---|---|---|\n";
     for (name, (kind, labels, help)) in rows {
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-        let _ = writeln!(
-            page,
-            "| `{name}` | {kind} | {} | {} |",
-            labels.join(", "),
-            cell(&help)
-        );
+        let _ = writeln!(page, "| `{name}` | {kind} | {} | {} |", labels.join(", "), cell(&help));
     }
     assert_current("docs/metrics.md", &page);
 }
@@ -196,10 +167,7 @@ fn schemas_are_current_and_describe_keys_as_the_pages_do() {
         let tables = text.split("\n\n").filter(|part| part.starts_with("| key"));
         let described: Vec<&str> = tables.flat_map(|table| table.lines().skip(2)).collect();
         let differing = described.iter().filter(|row| {
-            let (name, row) = (
-                row.split('`').nth(1).unwrap_or_default(),
-                row.to_lowercase(),
-            );
+            let (name, row) = (row.split('`').nth(1).unwrap_or_default(), row.to_lowercase());
             let key = name.rsplit('.').next();
             let mut meanings = keys.iter().filter(|(name, _)| Some(&**name) == key);
             !meanings.any(|(_, meaning)| row.contains(&meaning.to_lowercase()))
@@ -228,21 +196,17 @@ fn families(page: &str) -> BTreeMap<String, (String, BTreeSet<String>, String)> 
     let mut families: BTreeMap<String, (String, BTreeSet<String>, String)> = BTreeMap::new();
     let mut current = String::new();
     for line in page.lines() {
-        if let Some((name, help)) = line
-            .strip_prefix("# HELP ")
-            .and_then(|rest| rest.split_once(' '))
+        if let Some((name, help)) =
+            line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' '))
         {
             name.clone_into(&mut current);
             help.clone_into(&mut families.entry(current.clone()).or_default().2);
-        } else if let Some((_, kind)) = line
-            .strip_prefix("# TYPE ")
-            .and_then(|rest| rest.split_once(' '))
+        } else if let Some((_, kind)) =
+            line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
         {
             kind.clone_into(&mut families.entry(current.clone()).or_default().0);
         } else if let Some((_, labels)) = line.split_once('{') {
-            let names = labels
-                .split("\",")
-                .filter_map(|label| Some(label.split_once("=\"")?.0));
+            let names = labels.split("\",").filter_map(|label| Some(label.split_once("=\"")?.0));
             let names = names.filter(|name| *name != "le").map(str::to_owned);
             families.entry(current.clone()).or_default().1.extend(names);
         }
@@ -260,8 +224,5 @@ fn assert_current(path: &str, page: &str) {
         fs::write(&file, page).expect("a page that can be written");
     }
     let written = fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        written == page,
-        "{path} is out of date: run `make generated-docs`"
-    );
+    assert!(written == page, "{path} is out of date: run `make generated-docs`");
 }

@@ -51,10 +51,7 @@ fn run_action(repository: &Repository, inputs: &[(&str, &str)]) -> Job {
         log: String::new(),
     };
     for step in action["runs"]["steps"].as_array().expect("steps") {
-        if step["if"]
-            .as_str()
-            .is_some_and(|condition| !holds(condition, &values))
-        {
+        if step["if"].as_str().is_some_and(|condition| !holds(condition, &values)) {
             continue;
         }
         let mut variables = HashMap::from([
@@ -68,9 +65,7 @@ fn run_action(repository: &Repository, inputs: &[(&str, &str)]) -> Job {
                 .and_then(|value| value.strip_prefix("${{ inputs.")?.strip_suffix(" }}"));
             variables.insert(name.clone(), values[input.expect("an input")].clone());
         }
-        let script = repository
-            .0
-            .write(".git/step.sh", step["run"].as_str().expect("a script"));
+        let script = repository.0.write(".git/step.sh", step["run"].as_str().expect("a script"));
         // As GitHub runs `shell: bash`.
         let arguments = ["--noprofile", "--norc", "-eo", "pipefail", &script];
         let ran = repository.run("bash", &arguments, &variables);
@@ -114,11 +109,7 @@ fn valid_rules_pass_and_the_summary_has_what_changes() {
         "### tollgate test\n\n```text\n",
         "1 test: 1 passed, 0 failed\n```\n",
     ] {
-        assert!(
-            job.summary.contains(expected),
-            "{expected}: {}",
-            job.summary
-        );
+        assert!(job.summary.contains(expected), "{expected}: {}", job.summary);
     }
     let changes = job.outputs.trim().strip_prefix("changes=").expect("a file");
     let changes = fs::read_to_string(changes).expect("a text");
@@ -137,11 +128,7 @@ fn problems_are_annotations_of_their_lines() {
         "::error file=config/shop.yaml,line=2,col=27,endColumn=30::config error, unknown key 'valu'%0Adid you mean `value`?",
     ];
     assert_eq!(job.annotations, expected, "{job:?}");
-    assert!(
-        job.summary.contains("  --> config/shop.yaml:2:27"),
-        "{}",
-        job.summary
-    );
+    assert!(job.summary.contains("  --> config/shop.yaml:2:27"), "{}", job.summary);
 }
 
 #[test]
@@ -153,10 +140,7 @@ fn warnings_fail_the_job_if_they_are_denied() {
     let without_tests = ("tests", "false");
     let job = run_action(&repository, &[without_tests]);
     assert_eq!(job.failed, None, "{job:?}");
-    assert!(
-        job.annotations[0].starts_with("::warning file=config/shop.yaml,line=3,"),
-        "{job:?}"
-    );
+    assert!(job.annotations[0].starts_with("::warning file=config/shop.yaml,line=3,"), "{job:?}");
     let job = run_action(&repository, &[without_tests, ("deny-warnings", "true")]);
     assert_eq!(job.failed.as_deref(), Some("check"), "{job:?}");
 }
@@ -164,9 +148,7 @@ fn warnings_fail_the_job_if_they_are_denied() {
 #[test]
 fn a_failing_test_is_an_annotation_of_its_expectation() {
     let repository = Repository::with(&[("config/shop.yaml", &limit_of(1))]);
-    repository
-        .0
-        .write("tests/shop.test.yaml", &TESTS.replace("OK", "OVER_LIMIT"));
+    repository.0.write("tests/shop.test.yaml", &TESTS.replace("OK", "OVER_LIMIT"));
     let job = run_action(&repository, &[]);
     assert_eq!(job.failed.as_deref(), Some("test"), "{job:?}");
     let [annotation] = &job.annotations[..] else {
@@ -179,22 +161,13 @@ fn a_failing_test_is_an_annotation_of_its_expectation() {
         "{annotation}"
     );
     assert!(annotation.contains(expected), "{annotation}");
-    assert!(
-        job.summary.contains("1 test: 0 passed, 1 failed"),
-        "{}",
-        job.summary
-    );
+    assert!(job.summary.contains("1 test: 0 passed, 1 failed"), "{}", job.summary);
 
-    repository
-        .0
-        .write("tests/shop.test.yaml", "tests: [{name: a, step: []}]");
+    repository.0.write("tests/shop.test.yaml", "tests: [{name: a, step: []}]");
     let job = run_action(&repository, &[]);
     assert_eq!(job.failed.as_deref(), Some("test"), "{job:?}");
     let invalid = "::error file=tests/shop.test.yaml,line=1,col=19,endColumn=19::unknown key 'step'%0Adid you mean `steps`?";
-    assert!(
-        job.annotations.iter().any(|line| line == invalid),
-        "{job:?}"
-    );
+    assert!(job.annotations.iter().any(|line| line == invalid), "{job:?}");
 }
 
 /// The change repairs rules that are in force nowhere.
@@ -204,10 +177,7 @@ fn invalid_rules_of_the_base_are_a_warning() {
     repository.commit(&[("config/shop.yaml", &limit_of(1))]);
     let job = run_action(&repository, &[("tests", "false"), ("base", "HEAD~1")]);
     assert_eq!(job.failed, None, "{job:?}");
-    assert!(
-        job.annotations[0].starts_with("::warning::not compared with HEAD~1: "),
-        "{job:?}"
-    );
+    assert!(job.annotations[0].starts_with("::warning::not compared with HEAD~1: "), "{job:?}");
     assert_eq!(job.outputs, "");
 }
 
@@ -215,13 +185,9 @@ fn invalid_rules_of_the_base_are_a_warning() {
 #[test]
 fn the_sample_workflow_has_inputs_of_the_action() {
     let (workflow, action) = (yaml("deploy/ci/rules.yaml"), yaml(ACTION));
-    let steps = workflow["jobs"]["check"]["steps"]
-        .as_array()
-        .expect("steps");
+    let steps = workflow["jobs"]["check"]["steps"].as_array().expect("steps");
     let uses = |step: &&Value| {
-        step["uses"]
-            .as_str()
-            .is_some_and(|uses| uses.contains("/.github/actions/check@"))
+        step["uses"].as_str().is_some_and(|uses| uses.contains("/.github/actions/check@"))
     };
     let step = steps.iter().find(uses).expect("a step");
     for name in step["with"].as_object().expect("inputs").keys() {

@@ -33,11 +33,8 @@ fn server() -> Builder {
 
 /// Served with a certificate.
 fn tls_server(cert: &Path, key: &Path) -> Builder {
-    with_files(
-        server(),
-        &[("GRPC_SERVER_TLS_CERT", cert), ("GRPC_SERVER_TLS_KEY", key)],
-    )
-    .with_env("GRPC_SERVER_USE_TLS", "true")
+    with_files(server(), &[("GRPC_SERVER_TLS_CERT", cert), ("GRPC_SERVER_TLS_KEY", key)])
+        .with_env("GRPC_SERVER_USE_TLS", "true")
 }
 
 fn with_files(server: Builder, files: &[(&str, &Path)]) -> Builder {
@@ -65,9 +62,7 @@ fn config(
         Some(shown) => {
             let cert = CertificateDer::from_pem_file(&shown.cert).expect("it is a certificate");
             let key = PrivateKeyDer::from_pem_file(&shown.key).expect("it is a key");
-            builder
-                .with_client_auth_cert(vec![cert], key)
-                .expect("they belong together")
+            builder.with_client_auth_cert(vec![cert], key).expect("they belong together")
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -81,42 +76,28 @@ fn any_version(ca: &Path, shown: Option<&Identity>) -> ClientConfig {
 async fn connect(server: &TestServer, config: ClientConfig) -> io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(server.grpc).await?;
     TlsConnector::from(Arc::new(config))
-        .connect(
-            ServerName::try_from("localhost").expect("it is a name"),
-            stream,
-        )
+        .connect(ServerName::try_from("localhost").expect("it is a name"), stream)
         .await
 }
 
 /// A client that connects once: its calls end with its connection.
 async fn client(server: &TestServer, config: ClientConfig) -> Result<Client, String> {
-    let mut stream = Some(
-        connect(server, config)
-            .await
-            .map_err(|error| error.to_string())?,
-    );
+    let mut stream = Some(connect(server, config).await.map_err(|error| error.to_string())?);
     let connector = service_fn(move |_| {
         let next = stream.take().map(TokioIo::new);
         async { next.ok_or(io::Error::from(io::ErrorKind::NotConnected)) }
     });
     let endpoint = Endpoint::from_static("http://localhost").timeout(PATIENCE);
-    let channel = endpoint
-        .connect_with_connector(connector)
-        .await
-        .map_err(|error| format!("{error:?}"))?;
+    let channel =
+        endpoint.connect_with_connector(connector).await.map_err(|error| format!("{error:?}"))?;
     Ok(Client::on(channel))
 }
 
 /// The result of one call. By TLS 1.3 a client is rejected only after it believes that it is
 /// connected.
 async fn ask(server: &TestServer, config: ClientConfig) -> Result<Code, String> {
-    let answer = client(server, config)
-        .await?
-        .call(request("d", &[&[("k", "")]]))
-        .await;
-    answer
-        .map(|answer| answer.overall_code())
-        .map_err(|error| format!("{error:?}"))
+    let answer = client(server, config).await?.call(request("d", &[&[("k", "")]])).await;
+    answer.map(|answer| answer.overall_code()).map_err(|error| format!("{error:?}"))
 }
 
 /// Waits until so many handshakes have failed for this reason.
@@ -127,16 +108,8 @@ async fn fails(server: &TestServer, reason: &str, times: f64) {
 
 /// The certificate that a new connection is shown.
 async fn shown(server: &TestServer, ca: &Path) -> CertificateDer<'static> {
-    let stream = connect(server, any_version(ca, None))
-        .await
-        .expect("it is accepted");
-    stream
-        .get_ref()
-        .1
-        .peer_certificates()
-        .expect("there is one")[0]
-        .clone()
-        .into_owned()
+    let stream = connect(server, any_version(ca, None)).await.expect("it is accepted");
+    stream.get_ref().1.peer_certificates().expect("there is one")[0].clone().into_owned()
 }
 
 fn read(cert: &Path) -> CertificateDer<'static> {
@@ -185,11 +158,9 @@ impl Mounted {
 #[tokio::test]
 async fn tls_1_2_and_1_3_accept_every_key_format() {
     let authority = Authority::new();
-    for (file, form) in [
-        ("pkcs1", KeyForm::Pkcs1),
-        ("pkcs8", KeyForm::Pkcs8),
-        ("sec1", KeyForm::Sec1),
-    ] {
+    for (file, form) in
+        [("pkcs1", KeyForm::Pkcs1), ("pkcs8", KeyForm::Pkcs8), ("sec1", KeyForm::Sec1)]
+    {
         let identity = authority.sign(file, NAMES, form);
         // Envoy Gateway sets it everywhere, and Envoys without a certificate are accepted all the
         // same.
@@ -204,9 +175,8 @@ async fn tls_1_2_and_1_3_accept_every_key_format() {
                 "{form:?} {versions:?}"
             );
         }
-        let stream = connect(&server, any_version(&authority.cacert(), None))
-            .await
-            .expect("it is accepted");
+        let stream =
+            connect(&server, any_version(&authority.cacert(), None)).await.expect("it is accepted");
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
         server.assert_not_logged("GRPC_SERVER_TLS_CA_CERT");
         server.assert_metric(EXPIRY, EXPIRES_AT_S);
@@ -219,22 +189,15 @@ async fn plain_text_client_is_rejected_and_counted() {
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
     let server = tls_server(&identity.cert, &identity.key).start();
     let mut plain = Connection::open(server.grpc);
-    plain
-        .write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .expect("the port is open");
+    plain.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("the port is open");
     fails(&server, "not_tls", 1.0).await;
     let stranger = Authority::new();
     assert!(
-        connect(&server, any_version(&stranger.cacert(), None))
-            .await
-            .is_err(),
+        connect(&server, any_version(&stranger.cacert(), None)).await.is_err(),
         "the client does not trust it"
     );
     fails(&server, "refused_by_client", 1.0).await;
-    assert_eq!(
-        ask(&server, any_version(&authority.cacert(), None)).await,
-        Ok(Code::Ok)
-    );
+    assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
 }
 
 #[tokio::test]
@@ -247,13 +210,8 @@ async fn only_client_certificates_with_authority_and_name_are_accepted() {
     let (client_ca, other_ca) = (clients.cacert(), others.cacert());
     let server = tls_server(&identity.cert, &identity.key);
     // The system's authorities, and so those that everybody trusts, are another file here.
-    let server = with_files(
-        server,
-        &[
-            ("GRPC_CLIENT_TLS_CACERT", &client_ca),
-            ("SSL_CERT_FILE", &other_ca),
-        ],
-    );
+    let server =
+        with_files(server, &[("GRPC_CLIENT_TLS_CACERT", &client_ca), ("SSL_CERT_FILE", &other_ca)]);
     let server = server.with_env("GRPC_CLIENT_TLS_SAN", "envoy.mesh").start();
     server.assert_announced("  TLS, client certificates required\n");
 
@@ -269,11 +227,7 @@ async fn only_client_certificates_with_authority_and_name_are_accepted() {
             fails(&server, reason, round).await;
         }
         let right = config(&servers.cacert(), Some(&right), &versions);
-        assert_eq!(
-            ask(&server, right.clone()).await,
-            Ok(Code::Ok),
-            "{versions:?}"
-        );
+        assert_eq!(ask(&server, right.clone()).await, Ok(Code::Ok), "{versions:?}");
         let again = connect(&server, right).await.expect("it is accepted");
         assert_eq!(
             again.get_ref().1.handshake_kind(),
@@ -312,9 +266,8 @@ async fn replaced_secret_is_used_for_new_connections_and_keeps_open_ones() {
     let (stop, stopped) = tokio::sync::watch::channel(());
     let mut callers = JoinSet::new();
     for _ in 0..4 {
-        let mut client = client(&server, any_version(&authority.cacert(), None))
-            .await
-            .expect("it is accepted");
+        let mut client =
+            client(&server, any_version(&authority.cacert(), None)).await.expect("it is accepted");
         let stopped = stopped.clone();
         callers.spawn(async move {
             let mut calls = 0;
@@ -353,9 +306,8 @@ async fn invalid_pair_keeps_the_previous_one_until_a_valid_one() {
     let server = tls_server(&cert, &key).start();
     let rejected = "tollgate_tls_rejected";
     server.assert_metric(rejected, 0.0);
-    let mut old = client(&server, any_version(&authority.cacert(), None))
-        .await
-        .expect("it is accepted");
+    let mut old =
+        client(&server, any_version(&authority.cacert(), None)).await.expect("it is accepted");
 
     copy(&second.cert, &cert);
     // The certificate without its key.
@@ -370,24 +322,14 @@ async fn invalid_pair_keeps_the_previous_one_until_a_valid_one() {
     copy(&second.key, &key);
     server.metric_becomes(rejected, 0.0).await;
     server.assert_logged_once(" INFO certificates of the gRPC port valid again");
-    assert_eq!(
-        shown(&server, &authority.cacert()).await,
-        read(&second.cert)
-    );
-    assert_eq!(
-        old.ask("d", &[("k", "")]).await,
-        Code::Ok,
-        "who was connected stays so"
-    );
+    assert_eq!(shown(&server, &authority.cacert()).await, read(&second.cert));
+    assert_eq!(old.ask("d", &[("k", "")]).await, Code::Ok, "who was connected stays so");
 
     fs::remove_file(&key).expect("it exists");
     server.metric_becomes(rejected, 1.0).await;
     copy(&second.key, &key);
     server.metric_becomes(rejected, 0.0).await;
-    assert_eq!(
-        ask(&server, any_version(&authority.cacert(), None)).await,
-        Ok(Code::Ok)
-    );
+    assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
 }
 
 #[tokio::test]
@@ -399,11 +341,9 @@ async fn client_authority_is_reloaded() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let ca = home.path().join("ca.crt");
     fs::copy(before.cacert(), &ca).expect("a file can be copied");
-    let server = with_files(
-        tls_server(&identity.cert, &identity.key),
-        &[("GRPC_CLIENT_TLS_CACERT", &ca)],
-    )
-    .start();
+    let server =
+        with_files(tls_server(&identity.cert, &identity.key), &[("GRPC_CLIENT_TLS_CACERT", &ca)])
+            .start();
     let [old, new] = [&old, &new].map(|shown| any_version(&servers.cacert(), Some(shown)));
     let is_accepted = async |shown: &ClientConfig| ask(&server, shown.clone()).await.is_ok();
     let connecting = client(&server, old.clone()).await;
@@ -427,21 +367,16 @@ async fn client_authority_is_reloaded() {
 async fn drain_and_connection_age_apply_to_tls() {
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
-    let server = tls_server(&identity.cert, &identity.key)
-        .with_env("GRPC_MAX_CONNECTION_AGE", "1s")
-        .start();
-    let stream = connect(&server, any_version(&authority.cacert(), None))
-        .await
-        .expect("it is accepted");
+    let server =
+        tls_server(&identity.cert, &identity.key).with_env("GRPC_MAX_CONNECTION_AGE", "1s").start();
+    let stream =
+        connect(&server, any_version(&authority.cacert(), None)).await.expect("it is accepted");
     let mut connection = raw_grpc::Connection::over(stream, server.grpc).await;
     let whole = raw_grpc::frame(&request("d", &[&[("k", "")]]));
     let (head, rest) = whole.split_at(7);
     let mut begun = connection.begin().await;
     begun.send(head);
-    eventually("it gets a GOAWAY", async || {
-        connection.is_told_to_go().await
-    })
-    .await;
+    eventually("it gets a GOAWAY", async || connection.is_told_to_go().await).await;
     assert_eq!(begun.finish(rest).await.status, tonic::Code::Ok);
     server.metric_becomes("tollgate_connections", 0.0).await;
 }

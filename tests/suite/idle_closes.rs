@@ -29,9 +29,7 @@ pub(crate) async fn closes_are_no_outage(
     expected: u32,
 ) {
     let server = service.start();
-    look_until("its own heartbeat", || {
-        server.metric("tollgate_replicas") == Some(1.0)
-    });
+    look_until("its own heartbeat", || server.metric("tollgate_replicas") == Some(1.0));
     let mut client = server.client().await;
     let mut admitted = 0;
     let series = format!("tollgate_store_connections_closed_idle_total{{pool=\"{pool}\"}}");
@@ -58,9 +56,8 @@ pub(crate) async fn closes_are_no_outage(
     server.assert_not_logged("unreachable");
     server.assert_metric("tollgate_store_breaker_opened_total", 0.0);
     let metrics = server.admin("/metrics");
-    let fallbacks = metrics
-        .lines()
-        .filter(|line| line.starts_with("tollgate_store_fallbacks_total"));
+    let fallbacks =
+        metrics.lines().filter(|line| line.starts_with("tollgate_store_fallbacks_total"));
     assert!(
         fallbacks.clone().all(|line| line.ends_with(" 0")),
         "{:?}",
@@ -118,17 +115,13 @@ async fn of_a_cluster() {
 async fn of_sentinels_and_their_master() {
     let sentinels = SentinelProcess::start();
     let service = with_settings(&sentinels.settings());
-    let servers: Vec<&RedisProcess> = sentinels
-        .sentinels
-        .iter()
-        .chain([sentinels.master()])
-        .collect();
+    let servers: Vec<&RedisProcess> =
+        sentinels.sentinels.iter().chain([sentinels.master()]).collect();
     closes_are_no_outage(service, &servers, "main", LIMIT).await;
 }
 
 fn with_settings(settings: &[(&'static str, String)]) -> Builder {
-    settings.iter().fold(
-        TestServer::with_rules(&limit_of(LIMIT)),
-        |service, (name, value)| service.with_env(name, value),
-    )
+    settings.iter().fold(TestServer::with_rules(&limit_of(LIMIT)), |service, (name, value)| {
+        service.with_env(name, value)
+    })
 }

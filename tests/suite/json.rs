@@ -16,17 +16,11 @@ fn response_is_200_within_the_limit_and_429_over_it() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let reply = server.json(GOOD);
     assert_eq!(reply.status, 200);
-    assert!(
-        reply.has_header("content-type: application/json"),
-        "{:?}",
-        reply.headers
-    );
+    assert!(reply.has_header("content-type: application/json"), "{:?}", reply.headers);
     let mut body: Value = serde_json::from_str(&reply.body).expect("it is JSON");
     let reset = body["statuses"][0]["durationUntilReset"].take();
     assert!(
-        reset
-            .as_str()
-            .is_some_and(|reset| reset.ends_with('s') && !reset.contains('.')),
+        reset.as_str().is_some_and(|reset| reset.ends_with('s') && !reset.contains('.')),
         "{reset}"
     );
     let status = json!({"code": "OK", "currentLimit": {"requestsPerUnit": 1, "unit": "YEAR"}, "durationUntilReset": null});
@@ -67,10 +61,7 @@ fn protobuf_json_is_read_in_every_spelling() {
     for body in VALID {
         let reply = server.json(body);
         assert_eq!(reply.status, 200, "{body}: {reply:?}");
-        assert!(
-            reply.body.contains("currentLimit"),
-            "{body} matches the rule: {reply:?}"
-        );
+        assert!(reply.body.contains("currentLimit"), "{body} matches the rule: {reply:?}");
     }
 }
 
@@ -106,14 +97,9 @@ async fn invalid_request_gets_400_with_the_reason_and_keeps_its_connection() {
     let mut connection = Connection::open(server.http);
     for line in INVALID.lines().skip(1) {
         let (body, reason) = line.split_once(" => ").expect("a body => a reason");
-        let reply = connection
-            .send("POST", "/json", body)
-            .expect("there is a response");
+        let reply = connection.send("POST", "/json", body).expect("there is a response");
         assert_eq!(reply.status, 400, "{body}: {reply:?}");
-        assert!(
-            reply.has_header("content-type: text/plain; charset=utf-8"),
-            "{body}: {reply:?}"
-        );
+        assert!(reply.has_header("content-type: text/plain; charset=utf-8"), "{body}: {reply:?}");
         assert!(reply.body.contains(reason), "{body}: {reply:?}");
         assert_eq!(
             reply.body.starts_with("invalid request: "),
@@ -121,18 +107,12 @@ async fn invalid_request_gets_400_with_the_reason_and_keeps_its_connection() {
             "{body}: {reply:?}"
         );
         assert_eq!(
-            connection
-                .send("POST", "/json", GOOD)
-                .expect("the connection is open")
-                .status,
+            connection.send("POST", "/json", GOOD).expect("the connection is open").status,
             200,
             "after {body}"
         );
     }
-    assert_eq!(
-        server.client().await.ask("d", &[("k", "")]).await,
-        crate::support::Code::Ok
-    );
+    assert_eq!(server.client().await.ask("d", &[("k", "")]).await, crate::support::Code::Ok);
 }
 
 #[test]

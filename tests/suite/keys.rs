@@ -69,10 +69,7 @@ api=pay,call=ann | tg:shop:api:pay:call::concurrency:0:us | tg:shop:api:pay:call
 fn key_formats_are_as_documented() {
     for line in KEYS.trim().lines() {
         let cells: Vec<&str> = line.split(" | ").collect();
-        for (format, key) in [KeyFormat::Reference, KeyFormat::Safe]
-            .into_iter()
-            .zip(&cells[1..])
-        {
+        for (format, key) in [KeyFormat::Reference, KeyFormat::Safe].into_iter().zip(&cells[1..]) {
             assert_eq!(key_of(&rules("", format), &query(cells[0])), *key, "{line}");
         }
     }
@@ -105,9 +102,7 @@ fn keys_do_not_depend_on_consistency() {
             ("strict=1", Algorithm::SlidingWindow),
             ("bucket=1", Algorithm::TokenBucket),
         ] {
-            let of_both = of_leased
-                .iter()
-                .filter(|one| **one == (descriptor, algorithm));
+            let of_both = of_leased.iter().filter(|one| **one == (descriptor, algorithm));
             assert_eq!(of_both.count(), 2, "{descriptor}: {of_leased:?}");
         }
     }
@@ -115,10 +110,7 @@ fn keys_do_not_depend_on_consistency() {
 
 #[test]
 fn key_prefix_is_first_and_unchanged() {
-    assert_eq!(
-        key_of(&rules("a_b:", KeyFormat::Reference), &query("user=1")),
-        "a_b:shop_user_1_"
-    );
+    assert_eq!(key_of(&rules("a_b:", KeyFormat::Reference), &query("user=1")), "a_b:shop_user_1_");
     assert_eq!(
         key_of(&rules("a_b:", KeyFormat::Safe), &query("user=1")),
         "a_b:tg:shop:user:1:fixed_window:60:s:"
@@ -130,18 +122,10 @@ fn request_limits_share_the_counter_of_an_equal_window() {
     for format in KeyFormat::ALL {
         let rules = rules("", format);
         let own = limited("path=/a1,ip=::1", Unit::Day);
-        assert_eq!(
-            key_of(&rules, &own),
-            key_of(&rules, &query("path=/a1,ip=::1")),
-            "{format:?}"
-        );
+        assert_eq!(key_of(&rules, &own), key_of(&rules, &query("path=/a1,ip=::1")), "{format:?}");
         // For a period that no unit names there is none to share.
         let own = limited("five=1", Unit::Minute);
-        assert_ne!(
-            key_of(&rules, &own),
-            key_of(&rules, &query("five=1")),
-            "{format:?}"
-        );
+        assert_ne!(key_of(&rules, &own), key_of(&rules, &query("five=1")), "{format:?}");
     }
 }
 
@@ -167,16 +151,10 @@ descriptors:
     assert_eq!(drop, "tg:shop:drop:1:fixed_window:month:s:");
     assert_eq!(two, "tg:shop:two:1:fixed_window:5184000:s:");
     assert_eq!(fading, "tg:shop:fading:1:sliding_window:2592000000000:us");
-    assert_eq!(
-        keys(utc_months(), KeyFormat::Reference),
-        ["shop_one_1_", &drop, &two, &fading]
-    );
+    assert_eq!(keys(utc_months(), KeyFormat::Reference), ["shop_one_1_", &drop, &two, &fading]);
     assert_eq!(
         keys(Windows::Aligned, KeyFormat::Safe)[..2],
-        [
-            "tg:shop:one:1:fixed_window:2592000:s:",
-            "tg:shop:drop:1:fixed_window:2592000:s:"
-        ]
+        ["tg:shop:one:1:fixed_window:2592000:s:", "tg:shop:drop:1:fixed_window:2592000:s:"]
     );
 }
 
@@ -195,22 +173,14 @@ fn request_limits_of_other_algorithms_have_safe_keys() {
             ("strict=1", Unit::Minute),
             ("log=1", Unit::Minute),
         ] {
-            assert_eq!(
-                key(descriptor, unit),
-                key_of(&rules, &query(descriptor)),
-                "{format:?}"
-            );
+            assert_eq!(key(descriptor, unit), key_of(&rules, &query(descriptor)), "{format:?}");
         }
         assert_eq!(
             key("bucket=1", Unit::Hour),
             "tg:shop:bucket:1:token_bucket:3600000000:us",
             "{format:?}"
         );
-        assert_eq!(
-            key("drop=1", Unit::Hour),
-            "tg:shop:drop:1:fixed_window:3600:s:",
-            "{format:?}"
-        );
+        assert_eq!(key("drop=1", Unit::Hour), "tg:shop:drop:1:fixed_window:3600:s:", "{format:?}");
         // The holder is not part of the key, and the unit has no meaning.
         assert_eq!(
             key("api=pay,id=ann", Unit::Year),
@@ -258,14 +228,8 @@ fn explain_names_the_rule_of_a_request_limit() {
     let by_setting = explained("nobody=1", |options| {
         options.default_algorithm = Some(Algorithm::TokenBucket);
     });
-    assert!(
-        by_setting.contains("counted by DEFAULT_ALGORITHM: token_bucket"),
-        "{by_setting}"
-    );
-    assert!(
-        by_setting.contains("=> limit 9 per hour, token_bucket, burst 9"),
-        "{by_setting}"
-    );
+    assert!(by_setting.contains("counted by DEFAULT_ALGORITHM: token_bucket"), "{by_setting}");
+    assert!(by_setting.contains("=> limit 9 per hour, token_bucket, burst 9"), "{by_setting}");
 }
 
 #[test]
@@ -274,10 +238,7 @@ fn request_limits_without_entries_are_keyed_by_domain() {
     query.descriptors[0].entries.clear();
 
     assert_eq!(key_of(&rules("", KeyFormat::Reference), &query), "shop_");
-    assert_eq!(
-        key_of(&rules("", KeyFormat::Safe), &query),
-        "tg:shop:fixed_window:86400:s:"
-    );
+    assert_eq!(key_of(&rules("", KeyFormat::Safe), &query), "tg:shop:fixed_window:86400:s:");
 }
 
 #[test]
@@ -299,33 +260,16 @@ fn holders_are_named_by_the_last_value_or_its_hash() {
     let holder = |value: &str| {
         let descriptor = format!("api=pay,id={value}");
         let rules = rules("", KeyFormat::Safe);
-        let plan = plan(
-            &rules,
-            &query(&descriptor),
-            Modes::default(),
-            Time::default(),
-        )
-        .expect("it has a holder");
-        String::from_utf8(
-            plan.request.checks[0]
-                .holder
-                .clone()
-                .expect("it has a holder")
-                .into(),
-        )
-        .expect("it is text")
+        let plan = plan(&rules, &query(&descriptor), Modes::default(), Time::default())
+            .expect("it has a holder");
+        String::from_utf8(plan.request.checks[0].holder.clone().expect("it has a holder").into())
+            .expect("it is text")
     };
     assert_eq!(holder("a b:{}"), "a b:{}");
     let longest = "x".repeat(HOLDER_BYTES_MAX);
     assert_eq!(holder(&longest), longest);
-    let (one, other) = (
-        holder(&format!("{longest}1")),
-        holder(&format!("{longest}2")),
-    );
-    assert!(
-        one.len() == 33 && one.starts_with('#') && one != other,
-        "{one} {other}"
-    );
+    let (one, other) = (holder(&format!("{longest}1")), holder(&format!("{longest}2")));
+    assert!(one.len() == 33 && one.starts_with('#') && one != other, "{one} {other}");
 }
 
 proptest! {
@@ -355,10 +299,7 @@ proptest! {
 
 /// Bytes of which many are no text, and among which the marks of keys are frequent.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    let letter = prop_oneof![
-        any::<u8>(),
-        prop::sample::select(&b"a_:%F\xff\xfe\xc3\xbc"[..])
-    ];
+    let letter = prop_oneof![any::<u8>(), prop::sample::select(&b"a_:%F\xff\xfe\xc3\xbc"[..])];
     prop::collection::vec(letter, 0..6)
 }
 
@@ -381,11 +322,8 @@ fn query(descriptor: &str) -> Query<'_> {
 /// A query that brings a limit of its own.
 fn limited(descriptor: &str, unit: Unit) -> Query<'_> {
     let mut query = query(descriptor);
-    query.descriptors[0].limit = Some(Override {
-        requests_per_unit: 9,
-        unit: Some(unit),
-        wire_unit: 0,
-    });
+    query.descriptors[0].limit =
+        Some(Override { requests_per_unit: 9, unit: Some(unit), wire_unit: 0 });
     query
 }
 
@@ -403,12 +341,6 @@ fn rules(prefix: &str, key_format: KeyFormat) -> RuleSet {
 fn loaded(text: &str, set: impl FnOnce(&mut CompileOptions)) -> RuleSet {
     let mut options = CompileOptions::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()));
     set(&mut options);
-    let source = Source {
-        name: "shop.yaml".into(),
-        path: "shop.yaml".into(),
-        text: text.into(),
-    };
-    config::load(&[source], &options)
-        .expect("these rules are right")
-        .rules
+    let source = Source { name: "shop.yaml".into(), path: "shop.yaml".into(), text: text.into() };
+    config::load(&[source], &options).expect("these rules are right").rules
 }

@@ -30,11 +30,7 @@ struct Bench {
 
 impl Bench {
     fn new(limit: Limit) -> Self {
-        Self {
-            limit,
-            counter: Counter::new(&limit),
-            now: START,
-        }
+        Self { limit, counter: Counter::new(&limit), now: START }
     }
 
     fn ask<'c>(&mut self, call: impl Into<Call<'c>>) -> Verdict {
@@ -53,18 +49,13 @@ impl Bench {
     }
 
     fn after(&self, span: Span) -> Self {
-        Self {
-            now: self.now.plus(span),
-            ..self.clone()
-        }
+        Self { now: self.now.plus(span), ..self.clone() }
     }
 
     /// Hits of one at this time that pass before the first that does not.
     fn admitted(&self) -> u64 {
         let mut bench = self.clone();
-        (0..=EXACT_MAX)
-            .find(|_| bench.ask(Hits::Add(1)).over)
-            .expect("every limit is reached")
+        (0..=EXACT_MAX).find(|_| bench.ask(Hits::Add(1)).over).expect("every limit is reached")
     }
 
     /// The hits admitted in a time in which one is sent as soon as it fits.
@@ -124,11 +115,8 @@ fn limits_in(
     buckets: Option<u32>,
     requests: RangeInclusive<u32>,
 ) -> impl Strategy<Value = Limit> {
-    let over_limit_hits = prop_oneof![
-        Just(None),
-        Just(Some(OverLimitHits::Count)),
-        Just(Some(OverLimitHits::Drop))
-    ];
+    let over_limit_hits =
+        prop_oneof![Just(None), Just(Some(OverLimitHits::Count)), Just(Some(OverLimitHits::Drop))];
     let unit = prop::sample::select(&Unit::ALL[..]);
     let burst = prop_oneof![Just(None), (1..40_u32).prop_map(Some)];
     let period = prop_oneof![
@@ -175,11 +163,7 @@ fn fill(limit: &Limit) -> Span {
         // From the deepest debt it takes two bursts, from anywhere else one.
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let credits = 2 * limit.capacity * limit.period_ticks();
-            times(
-                limit.tick.span(),
-                credits.div_ceil(limit.requests.max(1)) + 1,
-            )
-            .max(limit.period)
+            times(limit.tick.span(), credits.div_ceil(limit.requests.max(1)) + 1).max(limit.period)
         }
     }
 }
@@ -211,10 +195,7 @@ fn hits() -> impl Strategy<Value = Hits> {
 }
 
 fn history() -> impl Strategy<Value = Vec<Later>> {
-    prop::collection::vec(
-        (gaps(), hits()).prop_map(|(gap, hits)| Later { gap, hits }),
-        0..40,
-    )
+    prop::collection::vec((gaps(), hits()).prop_map(|(gap, hits)| Later { gap, hits }), 0..40)
 }
 
 /// The same without give-backs: who returns hits is not limited by what it took.
@@ -529,10 +510,7 @@ proptest! {
 fn a_limit_of_zero_refuses_every_hit_and_lets_looks_pass() {
     for algorithm in Algorithm::ALL {
         let lease = (algorithm == Algorithm::Concurrency).then_some(Span::from_secs(60));
-        let terms = Terms {
-            lease,
-            ..Terms::new(0, Unit::Minute, algorithm)
-        };
+        let terms = Terms { lease, ..Terms::new(0, Unit::Minute, algorithm) };
         let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
         assert!(!bench.ask(Hits::Peek).over, "{algorithm}");
         for _ in 0..3 {
@@ -564,24 +542,12 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
 fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
     let nothing = Terms::new(0, Unit::Hour, Algorithm::FixedWindow);
     let nothing = Limit::new(&nothing).expect("a limit");
-    let check = |limit, hits, enforcing| Check {
-        enforcing,
-        ..Check::new(Key::from("k"), limit, hits)
-    };
-    let mut checks: Vec<Check> = hits
-        .into_iter()
-        .map(|hits| check(limit, hits, false))
-        .collect();
+    let check =
+        |limit, hits, enforcing| Check { enforcing, ..Check::new(Key::from("k"), limit, hits) };
+    let mut checks: Vec<Check> = hits.into_iter().map(|hits| check(limit, hits, false)).collect();
     checks.push(check(nothing, Hits::Add(1), true));
-    let price = if limit.algorithm.is_bucket() {
-        limit.period_ticks()
-    } else {
-        1
-    };
-    let mut counters = [
-        Counter::of(&limit, START, used * price),
-        Counter::new(&nothing),
-    ];
+    let price = if limit.algorithm.is_bucket() { limit.period_ticks() } else { 1 };
+    let mut counters = [Counter::of(&limit, START, used * price), Counter::new(&nothing)];
     let slots: Vec<usize> = (0..=N).map(|index| usize::from(index == N)).collect();
     let verdicts = decide_all_or_nothing(&checks, &slots, &mut counters, START);
     let [counter, _] = counters;
@@ -624,11 +590,7 @@ fn refunds_of_over_limit_counters_hold_if_a_neighbor_rejects() {
         let limit = Limit::new(&terms).expect("a limit");
         let (counter, verdicts) = blocked(limit, 6, [Hits::Refund(2)]);
         let (_, look) = counter.decide(&limit, START, Hits::Peek);
-        assert_eq!(
-            (verdicts[0].over, verdicts[0].used, look.used),
-            (true, 4, 4),
-            "{limit}"
-        );
+        assert_eq!((verdicts[0].over, verdicts[0].used, look.used), (true, 4, 4), "{limit}");
     }
 }
 
@@ -640,18 +602,8 @@ fn retry_after_is_of_the_checks_own_hits_even_if_a_neighbour_refuses() {
         ..Terms::new(2, Unit::Hour, Algorithm::TokenBucket)
     };
     // Three of two are used. The refund would free a slot, but another check rejects.
-    let (_, verdicts) = blocked(
-        Limit::new(&terms).expect("a limit"),
-        3,
-        [Hits::Refund(2), Hits::Add(1)],
-    );
+    let (_, verdicts) =
+        blocked(Limit::new(&terms).expect("a limit"), 3, [Hits::Refund(2), Hits::Add(1)]);
     let retries: Vec<_> = verdicts.iter().map(|verdict| verdict.retry_after).collect();
-    assert_eq!(
-        retries,
-        [
-            Some(Span::from_secs(3_600)),
-            Some(Span::from_secs(7_200)),
-            None
-        ]
-    );
+    assert_eq!(retries, [Some(Span::from_secs(3_600)), Some(Span::from_secs(7_200)), None]);
 }

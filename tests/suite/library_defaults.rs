@@ -11,8 +11,7 @@ use crate::support::{Code as Answered, TestServer, limit_of, request};
 async fn answer(server: &TestServer, name: &'static str, value: &str) -> (Code, String) {
     let mut client = RateLimitServiceClient::new(server.client().await.channel);
     let mut call = Request::new(request("d", &[&[("k", "v")]]));
-    call.metadata_mut()
-        .insert(name, value.parse().expect("a value"));
+    call.metadata_mut().insert(name, value.parse().expect("a value"));
     match client.should_rate_limit(call).await {
         Ok(_) => (Code::Ok, String::new()),
         Err(status) => (status.code(), status.message().to_owned()),
@@ -42,31 +41,16 @@ async fn calls_compressed_with_gzip_are_answered_uncompressed() {
 
     let (code, text) = answer(&server, "grpc-encoding", "zstd").await;
     assert_eq!(code, Code::Unimplemented);
-    assert_eq!(
-        text,
-        "Content is compressed with `zstd` which isn't supported"
-    );
-    assert_eq!(
-        answer(&server, "grpc-encoding", "identity").await.0,
-        Code::Ok
-    );
-    assert_eq!(
-        answer(&server, "grpc-accept-encoding", "gzip").await.0,
-        Code::Ok
-    );
+    assert_eq!(text, "Content is compressed with `zstd` which isn't supported");
+    assert_eq!(answer(&server, "grpc-encoding", "identity").await.0, Code::Ok);
+    assert_eq!(answer(&server, "grpc-accept-encoding", "gzip").await.0, Code::Ok);
 }
 
 #[tokio::test]
 async fn headers_of_a_call_have_at_most_16_kib() {
     let server = TestServer::with_rules(&limit_of(9)).start();
-    assert_eq!(
-        answer(&server, "x-long", &"a".repeat(8_192)).await.0,
-        Code::Ok
-    );
-    assert_ne!(
-        answer(&server, "x-long", &"a".repeat(32_768)).await.0,
-        Code::Ok
-    );
+    assert_eq!(answer(&server, "x-long", &"a".repeat(8_192)).await.0, Code::Ok);
+    assert_ne!(answer(&server, "x-long", &"a".repeat(32_768)).await.0, Code::Ok);
     assert_eq!(answer(&server, "x-long", "a").await.0, Code::Ok);
 }
 
@@ -90,11 +74,6 @@ fn a_page_of_metrics_is_sent_uncompressed() {
     let head = "GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\naccept-encoding: gzip\r\n\r\n";
     connection.write(head.as_bytes()).expect("it is read");
     let reply = connection.read("GET").expect("there is an answer");
-    assert!(
-        !reply
-            .headers
-            .iter()
-            .any(|header| header.contains("content-encoding"))
-    );
+    assert!(!reply.headers.iter().any(|header| header.contains("content-encoding")));
     assert!(reply.body.starts_with("# HELP"), "{}", reply.body);
 }

@@ -41,20 +41,15 @@ async fn draining_reports_not_serving_and_serves_requests() {
     assert_eq!(old.health("").await.expect("it is known"), Serving);
 
     server.signal("TERM");
-    eventually("health fails", async || {
-        old.health("").await.expect("it is known") == NotServing
-    })
-    .await;
+    eventually("health fails", async || old.health("").await.expect("it is known") == NotServing)
+        .await;
 
     let health = old.health("ratelimit").await;
     assert_eq!(health.expect("it is known"), NotServing);
     assert_eq!(status(&mut old_http, "GET", "/healthcheck"), 500);
     let ready = server.get("/ready");
     assert_eq!(ready.status, 503);
-    assert!(
-        ready.body.starts_with("not ready\nprocess: draining\n"),
-        "{ready:?}"
-    );
+    assert!(ready.body.starts_with("not ready\nprocess: draining\n"), "{ready:?}");
 
     assert_eq!(old.ask("d", &[("k", "")]).await, Code::Ok);
     assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::Ok);
@@ -138,10 +133,8 @@ async fn grpc_requests_in_flight_finish_after_goaway() {
 
     server.signal("TERM");
     ports_are_closed(&server).await;
-    eventually("the client receives GOAWAY", async || {
-        queued.connection.is_told_to_go().await
-    })
-    .await;
+    eventually("the client receives GOAWAY", async || queued.connection.is_told_to_go().await)
+        .await;
     let ended = queued.call.ended().await;
     assert_eq!(ended.status, tonic::Code::Ok);
     let message = ended.message.expect("there is an answer");
@@ -189,9 +182,7 @@ async fn a_second_signal_ends_the_process_at_once() {
 
 #[test]
 fn a_port_that_is_taken_is_named_with_its_setting_and_ends_it_with_1() {
-    let first = server("0s", NEVER)
-        .with_env("USE_PROMETHEUS", "true")
-        .start();
+    let first = server("0s", NEVER).with_env("USE_PROMETHEUS", "true").start();
     let prometheus = first.prometheus.expect("a Prometheus address").to_string();
     let taken = [
         ("GRPC_PORT", first.grpc.port().to_string()),
@@ -207,15 +198,9 @@ fn a_port_that_is_taken_is_named_with_its_setting_and_ends_it_with_1() {
         assert_eq!(ran.code, Some(1), "{ran:?}");
         let port = value.rsplit(':').next().expect("there is a part");
         for expected in [setting, port, "Address already in use"] {
-            assert!(
-                ran.stderr.contains(expected),
-                "{expected} is missing: {ran:?}"
-            );
+            assert!(ran.stderr.contains(expected), "{expected} is missing: {ran:?}");
         }
-        assert!(
-            !ran.stdout.contains("gRPC"),
-            "it says that it serves: {ran:?}"
-        );
+        assert!(!ran.stdout.contains("gRPC"), "it says that it serves: {ran:?}");
     }
 }
 
@@ -239,11 +224,7 @@ async fn ports_are_closed(server: &TestServer) {
 /// A call of `/json` that waits for its slot.
 async fn queued_http_call(server: &TestServer, key: &str) -> Connection {
     let body = BODY.replace("\"k\"", &format!("\"{key}\""));
-    assert_eq!(
-        server.json(&body).status,
-        200,
-        "the first one does not wait"
-    );
+    assert_eq!(server.json(&body).status, 200, "the first one does not wait");
     let mut call = Connection::open(server.http);
     let length = body.len();
     call.write(

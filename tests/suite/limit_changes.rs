@@ -66,15 +66,8 @@ const HITS: u32 = 6;
 fn changes() -> impl Iterator<Item = Change> {
     CHANGES.trim().lines().map(|line| {
         let cells: Vec<&str> = line.split(" | ").collect();
-        let [name, before, after, remaining] = cells[..] else {
-            panic!("four cells, not {line}")
-        };
-        Change {
-            name,
-            before,
-            after,
-            remaining: remaining.parse().expect("a number"),
-        }
+        let [name, before, after, remaining] = cells[..] else { panic!("four cells, not {line}") };
+        Change { name, before, after, remaining: remaining.parse().expect("a number") }
     })
 }
 
@@ -88,20 +81,13 @@ fn rules(said: impl Fn(&Change) -> &'static str) -> String {
             change.name
         )
     };
-    format!(
-        "domain: d\ndescriptors:\n{}",
-        changes().map(rule).collect::<String>()
-    )
+    format!("domain: d\ndescriptors:\n{}", changes().map(rule).collect::<String>())
 }
 
 async fn ask(client: &mut Client, change: &Change, holder: u32, hits: u64) -> (Code, u32) {
     // Each holder is another one; every other algorithm counts one value.
     let is_held = change.before.contains("concurrency");
-    let holder = if is_held {
-        holder.to_string()
-    } else {
-        String::new()
-    };
+    let holder = if is_held { holder.to_string() } else { String::new() };
     let mut request = request("d", &[&[("case", change.name), ("holder", &holder)]]);
     request.descriptors[0].hits_addend = Some(hits);
     let response = client.answer(request).await;

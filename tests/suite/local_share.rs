@@ -124,30 +124,21 @@ fn wait_until_redis_is_given_up(servers: &[TestServer]) {
         for server in servers {
             server.json(PROBE);
         }
-        servers
-            .iter()
-            .all(|server| server.metric("tollgate_store_breaker_open") == Some(1.0))
+        servers.iter().all(|server| server.metric("tollgate_store_breaker_open") == Some(1.0))
     });
 }
 
 fn wait_until_redis_counts(servers: &[TestServer]) {
-    look_until("Redis counts for everybody", || {
-        servers.iter().all(redis_counts)
-    });
+    look_until("Redis counts for everybody", || servers.iter().all(redis_counts));
 }
 
 pub(crate) fn written_back(servers: &[TestServer]) -> u64 {
-    servers
-        .iter()
-        .map(|server| whole(server.metric("tollgate_write_back_hits_total")))
-        .sum()
+    servers.iter().map(|server| whole(server.metric("tollgate_write_back_hits_total"))).sum()
 }
 
 /// Waits for this number of hits. Fails if there are more.
 fn wait_until_written_back(servers: &[TestServer], owed: u64) {
-    look_until("all of it is written back", || {
-        written_back(servers) >= owed
-    });
+    look_until("all of it is written back", || written_back(servers) >= owed);
     assert_eq!(written_back(servers), owed);
 }
 
@@ -192,9 +183,7 @@ async fn refunds_wait_for_the_hits_of_a_replica_that_is_back_later() {
         let url = format!("redis://{}", proxy.addr());
         replica(&redis).with_env("REDIS_URL", &url).start()
     });
-    look_until("heartbeats of both", || {
-        servers.iter().all(|server| alive(server) == 2)
-    });
+    look_until("heartbeats of both", || servers.iter().all(|server| alive(server) == 2));
     let mut clients = clients(&servers).await;
     for proxy in &proxies {
         proxy.set(Fault::RefuseConnections);
@@ -228,9 +217,7 @@ fn alone_on(servers: &impl Servers) -> [TestServer; 1] {
     let server = servers
         .settings()
         .into_iter()
-        .fold(builder, |server, (name, value)| {
-            server.with_env(name, &value)
-        })
+        .fold(builder, |server, (name, value)| server.with_env(name, &value))
         .start();
     look_until("its own heartbeat", || alive(&server) == 1);
     [server]
@@ -248,10 +235,7 @@ async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
         .flat_map(|key| (0..VALUES).map(move |value| (key, value.to_string())))
         .collect();
     wait_until_redis_counts(&servers);
-    assert_eq!(
-        passed_of_each(&mut client, &counters, 9).await,
-        BTreeSet::from([9])
-    );
+    assert_eq!(passed_of_each(&mut client, &counters, 9).await, BTreeSet::from([9]));
     (0..cluster.len()).for_each(|node| cluster.proxy(node).set(Fault::RefuseConnections));
     eventually("each node is given up", async || {
         for (key, value) in &counters {
@@ -260,10 +244,7 @@ async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
         servers[0].metric("tollgate_store_breaker_open") == Some(3.0)
     })
     .await;
-    assert_eq!(
-        passed_of_each(&mut client, &counters, 11).await,
-        BTreeSet::from([11])
-    );
+    assert_eq!(passed_of_each(&mut client, &counters, 11).await, BTreeSet::from([11]));
     for key in cluster.keys("tg:d:bucket:*") {
         let slot = cluster.slot_of(&key);
         cluster.migrate(slot);
@@ -273,10 +254,7 @@ async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
     look_until("each node is asked again", || {
         servers[0].metric("tollgate_store_breaker_open") == Some(0.0)
     });
-    assert_eq!(
-        passed_of_each(&mut client, &counters, 40).await,
-        BTreeSet::from([10])
-    );
+    assert_eq!(passed_of_each(&mut client, &counters, 40).await, BTreeSet::from([10]));
 }
 
 #[tokio::test]
@@ -330,11 +308,7 @@ async fn what_is_heard_of_other_replicas_goes_before_what_is_set() {
 async fn replicas_that_are_just_ready_admit_the_limit_in_an_outage() {
     let mut redis = persistent();
     let servers: Vec<_> = (0..5).map(|_| replica(&redis).start()).collect();
-    look_until("all are ready", || {
-        servers
-            .iter()
-            .all(|server| server.get("/ready").status == 200)
-    });
+    look_until("all are ready", || servers.iter().all(|server| server.get("/ready").status == 200));
     redis.kill();
     let mut clients = clients(&servers).await;
     for key in KEYS {

@@ -42,9 +42,8 @@ impl Clients {
                 let mut value = number as u64;
                 while !stop.load(Relaxed) {
                     value = (value + 1) % VALUES;
-                    let answer = client
-                        .answer(request("d", &[&[("bucket", &value.to_string())]]))
-                        .await;
+                    let answer =
+                        client.answer(request("d", &[&[("bucket", &value.to_string())]])).await;
                     *granted.entry(value).or_default() +=
                         u64::from(answer.overall_code() == Code::Ok);
                     tokio::time::sleep(PAUSE).await;
@@ -91,10 +90,7 @@ async fn outage_stays_within_the_bound(
     let mut redis = persistent();
     let servers = started(3, || replica(&redis).with_the_default_store_timeout());
     let each = |series: &str| {
-        servers
-            .iter()
-            .map(|server| whole(server.metric(series)))
-            .collect::<Vec<u64>>()
+        servers.iter().map(|server| whole(server.metric(series))).collect::<Vec<u64>>()
     };
     let sum = |series: &str| each(series).into_iter().sum::<u64>();
     let clients = Clients::start(&servers).await;
@@ -103,18 +99,13 @@ async fn outage_stays_within_the_bound(
     })
     .await;
     begin(&mut redis);
-    eventually("every replica counts by itself", async || {
-        sum("tollgate_store_breaker_open") == 3
-    })
-    .await;
+    eventually("every replica counts by itself", async || sum("tollgate_store_breaker_open") == 3)
+        .await;
     let local = || sum(r#"tollgate_store_fallbacks_total{cause="unreachable",policy="local"}"#);
     let enough = local() + 2 * VALUES;
     eventually("clients are answered", async || local() >= enough).await;
     end(&mut redis);
-    eventually("Redis counts for every replica", async || {
-        servers.iter().all(redis_counts)
-    })
-    .await;
+    eventually("Redis counts for every replica", async || servers.iter().all(redis_counts)).await;
     eventually("every limit is used up", async || {
         (0..VALUES).all(|value| left(&redis, value) == 0)
     })
@@ -123,10 +114,8 @@ async fn outage_stays_within_the_bound(
 
     assert!(written_back(&servers) > 0);
     // Once by Redis, and once more by the replicas in each outage.
-    let outages = each("tollgate_store_breaker_opened_total")
-        .into_iter()
-        .max()
-        .expect("there are replicas");
+    let outages =
+        each("tollgate_store_breaker_opened_total").into_iter().max().expect("there are replicas");
     let granted_max = LIMIT * (1 + outages);
     assert!(
         granted.iter().all(|granted| *granted <= granted_max),
@@ -134,10 +123,7 @@ async fn outage_stays_within_the_bound(
     );
     // A call without a reply may have been charged in Redis and not granted by its replica.
     let granted_min = (LIMIT * VALUES).saturating_sub(sum("tollgate_store_ambiguous_total"));
-    assert!(
-        granted.iter().sum::<u64>() >= granted_min,
-        "at least {granted_min}: {granted:?}"
-    );
+    assert!(granted.iter().sum::<u64>() >= granted_min, "at least {granted_min}: {granted:?}");
 }
 
 #[tokio::test]
@@ -154,19 +140,10 @@ async fn stopped_redis_stays_within_the_bound_of_local() {
 async fn everything_owed_is_written_back() {
     let port = RedisProcess::start().port();
     let limit = Limit::new(&Terms::new(10, Unit::Year, Algorithm::TokenBucket)).expect("a limit");
-    let check = |number: usize| {
-        Check::new(
-            Key::from(&*format!("tg:d:k:{number}:")),
-            limit,
-            Hits::Add(3),
-        )
-    };
+    let check =
+        |number: usize| Check::new(Key::from(&*format!("tg:d:k:{number}:")), limit, Hits::Add(3));
     let (metrics, clock) = (Metrics::new(), Clock::system());
-    let node = redis_at(
-        &format!("redis://127.0.0.1:{port}"),
-        clock.clone(),
-        &metrics,
-    );
+    let node = redis_at(&format!("redis://127.0.0.1:{port}"), clock.clone(), &metrics);
     let mut chores = JoinSet::new();
     chores.spawn(node.clone().maintain(Lifecycle::default()));
     let is_given_up = || counted(&metrics, "tollgate_store_breaker_open") == 1;
@@ -180,9 +157,7 @@ async fn everything_owed_is_written_back() {
             .over
         );
     }
-    let redis = RedisProcess::builder()
-        .start_at(port)
-        .expect("the port is still free");
+    let redis = RedisProcess::builder().start_at(port).expect("the port is still free");
     eventually("Redis is asked again", async || !is_given_up()).await;
     let owed = 3 * OWED as u64;
     eventually("all of it is written back", async || {

@@ -29,11 +29,7 @@ const ENVOY_GATEWAY_PAGE: &str = include_str!("metrics/envoy_gateway.page");
 /// Series whose names clients chose: what envoyproxy/ratelimit has behind `ratelimit_service_rate_limit_`
 /// for each such name, and our family and labels.
 const NAMED_BY_CLIENTS: [(&str, &str, &str); 3] = [
-    (
-        "nowhere_domain_not_found",
-        "domain_not_found",
-        r#"{domain="nowhere"}"#,
-    ),
+    ("nowhere_domain_not_found", "domain_not_found", r#"{domain="nowhere"}"#),
     ("d_detailed_with_dot_total_hits", "total_hits", DETAILED),
     ("d_detailed_with_dot_within_limit", "within_limit", DETAILED),
 ];
@@ -86,9 +82,7 @@ const DOG_STATSD: [(&str, &str); 2] = [("USE_STATSD", "false"), ("USE_DOG_STATSD
 /// The counters of /stats except zeros, which statsd does not receive.
 fn stats(server: &TestServer) -> BTreeMap<String, u64> {
     let stats = server.admin("/stats");
-    let pairs = stats
-        .lines()
-        .map(|line| line.rsplit_once(": ").expect("a name and a number"));
+    let pairs = stats.lines().map(|line| line.rsplit_once(": ").expect("a name and a number"));
     pairs
         .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
         .filter(|(_, value)| *value > 0)
@@ -98,11 +92,9 @@ fn stats(server: &TestServer) -> BTreeMap<String, u64> {
 /// Name and labels, and the value, of everything on a page that the reference could have, too, and
 /// that is not zero.
 fn series(page: &str) -> BTreeMap<&str, &str> {
-    let lines = page.lines().filter(|line| {
-        !["#", "tollgate_", "process_"]
-            .iter()
-            .any(|start| line.starts_with(start))
-    });
+    let lines = page
+        .lines()
+        .filter(|line| !["#", "tollgate_", "process_"].iter().any(|start| line.starts_with(start)));
     lines
         .map(|line| line.rsplit_once(' ').expect("a name and a number"))
         .filter(|(_, value)| *value != "0")
@@ -122,34 +114,19 @@ fn assert_as_recorded(server: &TestServer, recorded: &str) {
     };
     let recorded = NAMED_BY_CLIENTS.iter().fold(recorded.to_owned(), as_ours);
     let (ours, theirs) = (series(&page), series(&recorded));
-    let varies = |name: &str| {
-        ["_bucket{", "_sum{", "_pool_cx_"]
-            .iter()
-            .any(|part| name.contains(part))
-    };
+    let varies =
+        |name: &str| ["_bucket{", "_sum{", "_pool_cx_"].iter().any(|part| name.contains(part));
     for (name, value) in &theirs {
         // Times may be zero here.
-        assert!(
-            page.contains(&format!("\n{name} ")),
-            "{name} is missing in\n{page}"
-        );
+        assert!(page.contains(&format!("\n{name} ")), "{name} is missing in\n{page}");
         let ours = ours.get(name);
-        assert!(
-            ours == Some(value) || varies(name),
-            "{name} is {ours:?}, not {value}"
-        );
+        assert!(ours == Some(value) || varies(name), "{name} is {ours:?}, not {value}");
     }
     for name in ours.keys() {
-        assert!(
-            theirs.contains_key(name) || varies(name),
-            "{name} is not in the reference"
-        );
+        assert!(theirs.contains_key(name) || varies(name), "{name} is not in the reference");
     }
     for line in recorded.lines().filter(|line| line.starts_with("# TYPE")) {
-        assert!(
-            page.contains(&format!("{line}\n")),
-            "{line} is missing in\n{page}"
-        );
+        assert!(page.contains(&format!("{line}\n")), "{line} is missing in\n{page}");
     }
 }
 
@@ -186,9 +163,7 @@ async fn metrics_page_equals_the_reference_with_a_mapping_file() {
     let server = as_when_recorded(&redis, Some(MAPPING)).await;
     assert_as_recorded(&server, MAPPING_PAGE);
     let page = server.admin("/metrics");
-    let buckets = page
-        .matches("\ntook_bucket{method=\"ShouldRateLimit\"")
-        .count();
+    let buckets = page.matches("\ntook_bucket{method=\"ShouldRateLimit\"").count();
     assert_eq!(buckets, 4, "three bounds and infinity: {page}");
     server.assert_logged("ttl has no effect");
     server.assert_logged("mapping.yaml:3:3");
@@ -205,10 +180,7 @@ async fn metrics_page_equals_the_reference_with_envoy_gateways_mapping() {
         .metric(r#"ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"}"#)
         .expect("the metric exists");
     assert!(sum > 0.019 && sum < 19_000.0, "{sum}");
-    assert!(
-        server.metric("tollgate_rules").is_some(),
-        "what is our own is not dropped"
-    );
+    assert!(server.metric("tollgate_rules").is_some(), "what is our own is not dropped");
 }
 
 #[tokio::test]
@@ -225,10 +197,8 @@ async fn invalid_mapping_files_leave_the_usual_names() {
         server.assert_logged("ERROR");
         server.assert_logged(expected);
         server.client().await.ask("d", &[("k", "")]).await;
-        server.assert_metric(
-            r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#,
-            1.0,
-        );
+        server
+            .assert_metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#, 1.0);
     }
     let server = TestServer::with_rules(&limit_of(1))
         .with_env("USE_PROMETHEUS", "true")
@@ -249,11 +219,7 @@ async fn response_times_can_be_milliseconds() {
         server.metric(&format!(r#"ratelimit_service_response_time_seconds_bucket{{grpc_method="ShouldRateLimit",le="{bound}"}}"#))
     };
     assert_eq!(bucket("10000"), Some(1.0), "no call takes ten seconds");
-    assert_eq!(
-        bucket("0.005"),
-        Some(0.0),
-        "and none 5 µs; the reference has that bound"
-    );
+    assert_eq!(bucket("0.005"), Some(0.0), "and none 5 µs; the reference has that bound");
 }
 
 #[tokio::test]
@@ -311,11 +277,7 @@ async fn statsd_totals_equal_the_stats_page() {
             .start();
         let (stats, received) = all_received(server, &mut statsd).await;
         assert_eq!(received.counters, stats, "{protocol} {interval}");
-        assert_eq!(
-            received.times.get(TIMES),
-            Some(&23.0),
-            "19 + 4 calls, {protocol} {interval}"
-        );
+        assert_eq!(received.times.get(TIMES), Some(&23.0), "19 + 4 calls, {protocol} {interval}");
         let connections = usize::from(protocol != "udp");
         assert_eq!(received.connections, connections, "{protocol} {interval}");
         let zeros = received.lines.iter().filter(|line| line.contains(":0|c"));
@@ -349,9 +311,7 @@ async fn gauges_are_sent_with_every_flush() {
     );
     let times_sent = || {
         let lines = statsd.received().lines.into_iter();
-        lines
-            .filter(|line| line.starts_with("ratelimit.localcache.evacuateCount:0|g"))
-            .count()
+        lines.filter(|line| line.starts_with("ratelimit.localcache.evacuateCount:0|g")).count()
     };
     let before = times_sent();
     eventually("it is sent again", async || times_sent() > before + 2).await;
@@ -364,9 +324,8 @@ async fn gauges_are_sent_with_every_flush() {
 #[tokio::test]
 async fn extra_tags_are_sent_to_statsd_and_dogstatsd() {
     let statsd = Statsd::start();
-    let server = sending_to(&statsd, &limit_of(9))
-        .with_env("EXTRA_TAGS", "zone:eu.west,app:b")
-        .start();
+    let server =
+        sending_to(&statsd, &limit_of(9)).with_env("EXTRA_TAGS", "zone:eu.west,app:b").start();
     server.client().await.ask("d", &[("k", "")]).await;
     let name = "ratelimit.service.rate_limit.d.k.total_hits";
     eventually("it is received", async || {
@@ -402,10 +361,7 @@ async fn mogrifiers_turn_parts_of_names_into_tags() {
     let settings = [
         ("USE_DOG_STATSD_MOGRIFIERS", "RL,ALL"),
         ("DOG_STATSD_MOGRIFIER_RL_PATTERN", pattern),
-        (
-            "DOG_STATSD_MOGRIFIER_RL_NAME",
-            "ratelimit.service.rate_limit.$3",
-        ),
+        ("DOG_STATSD_MOGRIFIER_RL_NAME", "ratelimit.service.rate_limit.$3"),
         ("DOG_STATSD_MOGRIFIER_RL_TAGS", "domain:$1,descriptor:$2"),
         // As the reference's manual spells it.
         ("DOG_STATSD_MOGRIFIERS_ALL_PATTERN", r"^ratelimit"),
@@ -419,10 +375,7 @@ async fn mogrifiers_turn_parts_of_names_into_tags() {
             "ratelimit.service.rate_limit.total_hits|#descriptor:{descriptor},domain:d"
         ))
     };
-    assert_eq!(
-        (hits("key1"), hits("key1.key2_v.key3_a"), hits("flood")),
-        (3, 1, 3)
-    );
+    assert_eq!((hits("key1"), hits("key1.key2_v.key3_a"), hits("flood")), (3, 1, 3));
     let received = statsd.received();
     // 19 calls, 1 load of rules, 1 error, 1 unknown domain.
     assert_eq!(received.counters.get("rest"), Some(&22), "{received:?}");
@@ -485,21 +438,12 @@ async fn a_statsd_that_does_not_read_delays_no_request() {
         server.log().contains("does not accept metrics")
     })
     .await;
-    let lost = server.metric(&format!(
-        "tollgate_statsd_lines_lost_total{{long=\"{long}\"}}"
-    ));
-    assert!(
-        lost > Some(0.0),
-        "what was being written may have arrived or not"
-    );
+    let lost = server.metric(&format!("tollgate_statsd_lines_lost_total{{long=\"{long}\"}}"));
+    assert!(lost > Some(0.0), "what was being written may have arrived or not");
     let requests = "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"";
     server.assert_metric(&format!("{requests},long=\"{long}\"}}"), f64::from(calls));
     server.signal("TERM");
-    assert_eq!(
-        server.exit_code().await,
-        Some(0),
-        "the last flush has an end, too"
-    );
+    assert_eq!(server.exit_code().await, Some(0), "the last flush has an end, too");
 }
 
 #[tokio::test]
@@ -521,14 +465,8 @@ async fn missing_default_statsd_is_logged_once() {
     })
     .await;
     let lines = log.lines(&["statsd"]);
-    let expected = format!(
-        "INFO no statsd at 127.0.0.1:{}; set USE_STATSD=false",
-        statsd.port()
-    );
-    assert!(
-        lines.len() == 1 && lines[0].trim().starts_with(&expected),
-        "{lines:?}"
-    );
+    let expected = format!("INFO no statsd at 127.0.0.1:{}; set USE_STATSD=false", statsd.port());
+    assert!(lines.len() == 1 && lines[0].trim().starts_with(&expected), "{lines:?}");
 }
 
 /// There may be one on this machine or not.
@@ -552,11 +490,7 @@ fn disabled_statsd_receives_nothing() {
         &[("USE_STATSD", "false")],
         &[("USE_PROMETHEUS", "true")],
         &[("DISABLE_STATS", "true")],
-        &[
-            ("DISABLE_STATS", "true"),
-            ("USE_STATSD", "true"),
-            ("USE_PROMETHEUS", "true"),
-        ],
+        &[("DISABLE_STATS", "true"), ("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")],
     ];
     for settings in settings {
         let server = TestServer::with_rules(&limit_of(1)).with_env("STATS_FLUSH_INTERVAL", "10ms");
@@ -579,17 +513,13 @@ async fn datagrams_fit_a_frame_and_long_lines_are_dropped() {
         "{}  - {{key: {long}, rate_limit: {{unit: year, requests_per_unit: 9}}}}\n",
         limit_of(9)
     );
-    let mut server = sending_to(&statsd, &rules)
-        .with_env("STATSD_PROTOCOL", "udp")
-        .start();
+    let mut server = sending_to(&statsd, &rules).with_env("STATSD_PROTOCOL", "udp").start();
     let mut client = server.client().await;
     for _ in 0..100 {
         client.ask("d", &[("k", "")]).await;
     }
     client.ask("d", &[(&long, "")]).await;
-    look_until("it is left out", || {
-        server.metric("tollgate_statsd_lines_lost_total") == Some(2.0)
-    });
+    look_until("it is left out", || server.metric("tollgate_statsd_lines_lost_total") == Some(2.0));
     end(&mut server, &mut statsd).await;
     let received = statsd.received();
     assert_eq!(received.times.get(TIMES), Some(&101.0));
@@ -617,9 +547,7 @@ USE_DOG_STATSD=true; USE_DOG_STATSD_MOGRIFIERS=A; DOG_STATSD_MOGRIFIER_A_PATTERN
 fn log_level_and_format_apply() {
     let log = |level: &str| {
         let mut statsd = Statsd::away();
-        let server = sending_to(&statsd, &limit_of(1))
-            .with_env("LOG_LEVEL", level)
-            .start();
+        let server = sending_to(&statsd, &limit_of(1)).with_env("LOG_LEVEL", level).start();
         look_until("statsd was missed", || {
             server.metric("tollgate_statsd_flushes_failed_total") >= Some(1.0)
         });
@@ -673,15 +601,11 @@ fn by_rule(server: &TestServer, gauge: &str) -> BTreeMap<String, String> {
     let page = server.admin("/metrics");
     let lines = page.lines().filter_map(|line| line.strip_prefix(gauge));
     let values = lines.filter_map(|line| line.split_once("rule=\"")?.1.split_once("\"} "));
-    values
-        .map(|(rule, value)| (rule.to_owned(), value.to_owned()))
-        .collect()
+    values.map(|(rule, value)| (rule.to_owned(), value.to_owned())).collect()
 }
 
 fn expected<const N: usize>(values: [(&str, &str); N]) -> BTreeMap<String, String> {
-    values
-        .map(|(rule, value)| (rule.to_owned(), value.to_owned()))
-        .into()
+    values.map(|(rule, value)| (rule.to_owned(), value.to_owned())).into()
 }
 
 #[tokio::test]
@@ -728,11 +652,7 @@ async fn rules_with_one_counter_have_gauges_of_limit_and_usage() {
             ("d.shared_a*", "2"),
             ("d.work_a.holder", "2"),
         ];
-        assert_eq!(
-            by_rule(&server, "tollgate_rule_used{"),
-            expected(used),
-            "{backend}"
-        );
+        assert_eq!(by_rule(&server, "tollgate_rule_used{"), expected(used), "{backend}");
         let labels = r#"domain="d",key1="outer_a",key2="middle_b",limit="",rule="d.outer_a.middle_b.inner_c""#;
         server.assert_metric(&format!("tollgate_rule_limit{{{labels}}}"), 5.0);
         server.assert_metric("tollgate_rule_gauges_left_out", 0.0);
@@ -755,21 +675,10 @@ descriptors:
     )
     .start();
     let bounds = [("d.bucket", "50"), ("d.many", "100"), ("d.one_a", "100")];
-    assert_eq!(
-        by_rule(&server, "tollgate_rule_lease_bound{"),
-        expected(bounds)
-    );
-    let limits = [
-        ("d.exact_a", "1000"),
-        ("d.log_a", "1000"),
-        ("d.one_a", "1000"),
-    ];
+    assert_eq!(by_rule(&server, "tollgate_rule_lease_bound{"), expected(bounds));
+    let limits = [("d.exact_a", "1000"), ("d.log_a", "1000"), ("d.one_a", "1000")];
     assert_eq!(by_rule(&server, "tollgate_rule_limit{"), expected(limits));
-    assert!(
-        !server
-            .admin("/metrics")
-            .contains("tollgate_rule_lease_hits_total")
-    );
+    assert!(!server.admin("/metrics").contains("tollgate_rule_lease_hits_total"));
 }
 
 #[tokio::test]
@@ -781,10 +690,7 @@ async fn gauges_of_rules_follow_reloads() {
         by_rule(&server, "tollgate_rule_limit{") == expected([("d.k_a", "5")])
     })
     .await;
-    assert_eq!(
-        by_rule(&server, "tollgate_rule_used{"),
-        expected([("d.k_a", "1")])
-    );
+    assert_eq!(by_rule(&server, "tollgate_rule_used{"), expected([("d.k_a", "1")]));
 }
 
 #[tokio::test]

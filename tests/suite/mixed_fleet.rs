@@ -39,11 +39,8 @@ impl OldReplica {
         let mut keys: Vec<String> = self.0.keys("*").expect("it answers");
         keys.sort();
         let look = |key: String| {
-            let (value, life) = redis::pipe()
-                .get(&key)
-                .ttl(&key)
-                .query(&mut self.0)
-                .expect("it answers");
+            let (value, life) =
+                redis::pipe().get(&key).ttl(&key).query(&mut self.0).expect("it answers");
             (key, value, life)
         };
         keys.into_iter().map(look).collect()
@@ -67,11 +64,8 @@ async fn both_services_see_each_others_hits() {
     let check = |hits| Check::new(Key::from("shop_user_1_"), limit(10), hits);
     let key = format!("shop_user_1_{WINDOW}");
     let verdict_of = async |hits| {
-        let verdict = bench
-            .remote
-            .decide(&request_of([check(hits)]), START, None)
-            .await[0]
-            .expect("a value");
+        let verdict =
+            bench.remote.decide(&request_of([check(hits)]), START, None).await[0].expect("a value");
         (verdict.used, verdict.over)
     };
     // New before old, and old before new.
@@ -84,11 +78,7 @@ async fn both_services_see_each_others_hits() {
         }
         for round in 0..3 {
             used += 1;
-            assert_eq!(
-                verdict_of(Hits::Add(1)).await,
-                (used, false),
-                "round {round}"
-            );
+            assert_eq!(verdict_of(Hits::Add(1)).await, (used, false), "round {round}");
             used += 1;
             assert_eq!(old.count(&key, 1).cast_unsigned(), used, "round {round}");
             assert_eq!(verdict_of(Hits::Peek).await, (used, false), "round {round}");
@@ -110,37 +100,20 @@ async fn both_services_see_each_others_hits() {
         assert_eq!(old.count(&key, 1), 3);
         let all_or_nothing = atomic_request([
             check(Hits::Add(1)),
-            Check {
-                key: Key::from("shop_user_2_"),
-                ..check(Hits::Add(1))
-            },
+            Check { key: Key::from("shop_user_2_"), ..check(Hits::Add(1)) },
         ]);
         let verdicts = bench.remote.decide(&all_or_nothing, START, None).await;
         assert_eq!(verdicts[0].map(|verdict| verdict.used), Ok(4));
         assert_eq!(old.count(&key, 1), 5);
         let all = old.all();
-        assert!(
-            all.iter().all(|(_, _, life)| is_a_fresh_day(*life)),
-            "{all:?}"
-        );
-        let values: Vec<_> = all
-            .iter()
-            .map(|(key, value, _)| (key.as_str(), value.as_str()))
-            .collect();
-        assert_eq!(
-            values,
-            [
-                (key.as_str(), "5"),
-                (&*format!("shop_user_2_{WINDOW}"), "1")
-            ]
-        );
+        assert!(all.iter().all(|(_, _, life)| is_a_fresh_day(*life)), "{all:?}");
+        let values: Vec<_> =
+            all.iter().map(|(key, value, _)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(values, [(key.as_str(), "5"), (&*format!("shop_user_2_{WINDOW}"), "1")]);
     }
     // The next day is another key to both.
     let tomorrow = START.plus(Span::from_secs(86_400));
-    let verdict = bench
-        .remote
-        .decide(&request_of([check(Hits::Add(1))]), tomorrow, None)
-        .await[0]
+    let verdict = bench.remote.decide(&request_of([check(Hits::Add(1))]), tomorrow, None).await[0]
         .expect("a value");
     assert_eq!(verdict.used, 1);
     assert_eq!(old.count(&format!("shop_user_1_{}", WINDOW + 86_400), 1), 2);
@@ -148,10 +121,8 @@ async fn both_services_see_each_others_hits() {
 
 #[tokio::test]
 async fn calendar_months_have_the_reference_key_until_their_end() {
-    let terms = Terms {
-        windows: utc_months(),
-        ..Terms::new(10, Unit::Month, Algorithm::FixedWindow)
-    };
+    let terms =
+        Terms { windows: utc_months(), ..Terms::new(10, Unit::Month, Algorithm::FixedWindow) };
     let limit = Limit::new(&terms).expect("a limit");
     let (clock, hand) = Clock::manual(START);
     let bench = Bench::start(clock);
@@ -171,23 +142,13 @@ async fn calendar_months_have_the_reference_key_until_their_end() {
         hand.set(time);
         let key = format!("shop_user_1_{start}");
         let verdict_of = async || {
-            bench
-                .remote
-                .decide(&request_of([check.clone()]), time, None)
-                .await[0]
-                .expect("a value")
+            bench.remote.decide(&request_of([check.clone()]), time, None).await[0].expect("a value")
         };
         let verdict = verdict_of().await;
-        assert_eq!(
-            (verdict.used, verdict.reset_after),
-            (1, Span::from_secs(end - now)),
-            "{now}"
-        );
+        assert_eq!((verdict.used, verdict.reset_after), (1, Span::from_secs(end - now)), "{now}");
         bench.lifetimes_are_set().await;
         let all = old.all();
-        let [(only, value, life)] = &all[..] else {
-            panic!("{now}: {all:?}")
-        };
+        let [(only, value, life)] = &all[..] else { panic!("{now}: {all:?}") };
         assert_eq!((only, value.as_str()), (&key, "1"), "{now}");
         let left = (end - now).cast_signed();
         assert!((left - 60..=left).contains(life), "{now}: {all:?}");

@@ -39,10 +39,7 @@ const DRIVER_TEXT: &str = include_str!("../../src/store/redis/client/driver.lua"
 const ALGORITHMS: [(&str, &[Algorithm]); 7] = [
     (DRIVER, &Algorithm::ALL),
     ("fixed_window.lua", &[Algorithm::FixedWindow]),
-    (
-        "bucket.lua",
-        &[Algorithm::TokenBucket, Algorithm::LeakyBucket],
-    ),
+    ("bucket.lua", &[Algorithm::TokenBucket, Algorithm::LeakyBucket]),
     ("sliding_window.lua", &[Algorithm::SlidingWindow]),
     ("sub_windows.lua", &[Algorithm::SlidingWindow]),
     ("sliding_log.lua", &[Algorithm::SlidingLog]),
@@ -143,10 +140,7 @@ impl Mutant {
                 begun = clock.now();
                 history.play(&mut twins)
             });
-            if trial
-                .and_then(|()| goes_by_the_servers_clock(&script, server))
-                .is_ok()
-            {
+            if trial.and_then(|()| goes_by_the_servers_clock(&script, server)).is_ok() {
                 return Fate::Survived;
             }
             if !server.answers() {
@@ -173,22 +167,16 @@ fn mutants() -> Vec<Mutant> {
     for (at, len) in statements(text) {
         changes.insert((at, len, String::new()));
     }
-    changes
-        .into_iter()
-        .map(|(at, len, to)| mutant(text, at, len, to))
-        .collect()
+    changes.into_iter().map(|(at, len, to)| mutant(text, at, len, to)).collect()
 }
 
 /// The Lua sources by file name.
 fn sources() -> Vec<(String, &'static str)> {
     let twins = counter::LUA.map(|(name, text)| (format!("{name}.lua"), text));
-    [
-        (DRIVER.to_owned(), DRIVER_TEXT),
-        ("charge.lua".to_owned(), counter::LUA_SHARED),
-    ]
-    .into_iter()
-    .chain(twins)
-    .collect()
+    [(DRIVER.to_owned(), DRIVER_TEXT), ("charge.lua".to_owned(), counter::LUA_SHARED)]
+        .into_iter()
+        .chain(twins)
+        .collect()
 }
 
 fn equivalents() -> Vec<Equivalent> {
@@ -230,12 +218,7 @@ fn mutant(text: &str, at: usize, len: usize, to: String) -> Mutant {
         .unwrap_or((DRIVER.to_owned(), 0));
     let line = 1 + text[start..at].matches('\n').count();
     let source = text[..at].rfind('\n').map_or(0, |end| end + 1);
-    let source = text[source..]
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_owned();
+    let source = text[source..].lines().next().unwrap_or_default().trim().to_owned();
     Mutant {
         text: [&text[..at], &to, &text[at + len..]].concat(),
         file,
@@ -253,18 +236,9 @@ fn statements(text: &str) -> Vec<(usize, usize)> {
     for line in text.split_inclusive('\n') {
         let statement = line.trim();
         let assigns = statement.contains(" = ");
-        let opens = [
-            "local ",
-            "if ",
-            "for ",
-            "while ",
-            "function ",
-            "elseif ",
-            "--",
-            "return ",
-        ]
-        .iter()
-        .any(|word| statement.starts_with(word));
+        let opens = ["local ", "if ", "for ", "while ", "function ", "elseif ", "--", "return "]
+            .iter()
+            .any(|word| statement.starts_with(word));
         let calls = statement.starts_with("redis.call(") || statement.starts_with("error(");
         if !opens && (assigns || calls) {
             let indent = line.len() - line.trim_start().len();
@@ -307,16 +281,12 @@ fn replacements(tokens: &[Token<'_>], index: usize) -> BTreeSet<String> {
         }
     }
     if !is_declared(tokens, index) {
-        let around: BTreeSet<&str> = tokens[function(tokens, index)]
-            .iter()
-            .map(|token| token.text)
-            .collect();
+        let around: BTreeSet<&str> =
+            tokens[function(tokens, index)].iter().map(|token| token.text).collect();
         let kinds = KINDS.map(|kind| kind.split_whitespace().collect::<Vec<_>>());
         for kind in kinds.iter().filter(|kind| kind.contains(&text)) {
             others.extend(
-                kind.iter()
-                    .filter(|word| around.contains(*word))
-                    .map(|&word| word.to_owned()),
+                kind.iter().filter(|word| around.contains(*word)).map(|&word| word.to_owned()),
             );
         }
     }
@@ -329,12 +299,7 @@ fn function(tokens: &[Token<'_>], index: usize) -> Range<usize> {
     let is_edge = |token: &Token<'_>| {
         token.is_outermost && ["function", "local", "end"].contains(&token.text)
     };
-    let is_function = |at: usize| {
-        tokens[at..]
-            .iter()
-            .take(2)
-            .any(|token| token.text == "function")
-    };
+    let is_function = |at: usize| tokens[at..].iter().take(2).any(|token| token.text == "function");
     let start = (0..=index)
         .rev()
         .find(|&at| is_edge(&tokens[at]) && (is_function(at) || tokens[at].text == "end"))
@@ -351,9 +316,7 @@ fn is_declared(tokens: &[Token<'_>], index: usize) -> bool {
             && !["local", "for", "function", "return", "in", "if", "not"].contains(&token.text)
     };
     let before = |index: usize, joints: &[&str]| {
-        (0..index)
-            .rev()
-            .find(|&at| !is_name(&tokens[at]) && !joints.contains(&tokens[at].text))
+        (0..index).rev().find(|&at| !is_name(&tokens[at]) && !joints.contains(&tokens[at].text))
     };
     let Some(at) = before(index, &[","]) else {
         return false;
@@ -414,10 +377,7 @@ impl Trials {
             TestRng::deterministic_rng(RngAlgorithm::ChaCha),
         );
         let mut random = |algorithms| {
-            histories(algorithms)
-                .new_tree(&mut runner)
-                .expect("there are histories")
-                .current()
+            histories(algorithms).new_tree(&mut runner).expect("there are histories").current()
         };
         let trials = ALGORITHMS.into_iter().map(|(file, algorithms)| {
             let first: Vec<History> = (0..HISTORIES_FIRST).map(|_| random(algorithms)).collect();
@@ -442,33 +402,21 @@ fn every_mutant_of_the_lua_is_killed_or_listed_as_equivalent() {
     let of_file = std::env::var("MUTANTS_OF").ok();
     // Equivalent mutants play all histories, which takes longer than all others together.
     let tries_listed = std::env::var_os("MUTANTS_LISTED").is_some();
-    let is_wanted = |file: &str| {
-        of_file
-            .as_deref()
-            .is_none_or(|wanted| wanted.contains(file))
-    };
-    let all: Vec<Mutant> = mutants()
-        .into_iter()
-        .filter(|mutant| is_wanted(&mutant.file))
-        .collect();
+    let is_wanted = |file: &str| of_file.as_deref().is_none_or(|wanted| wanted.contains(file));
+    let all: Vec<Mutant> = mutants().into_iter().filter(|mutant| is_wanted(&mutant.file)).collect();
     let equivalents = equivalents();
     let is_mutant = |known: &&Equivalent| all.iter().any(|mutant| mutant.is(known));
     let listed = equivalents.iter().filter(|known| is_wanted(&known.file));
     let gone: Vec<&Equivalent> = listed.filter(|known| !is_mutant(known)).collect();
     assert!(gone.is_empty(), "there are no such mutants: {gone:#?}");
     let is_listed = |mutant: &Mutant| equivalents.iter().any(|known| mutant.is(known));
-    let mutants: Vec<&Mutant> = all
-        .iter()
-        .filter(|mutant| tries_listed || !is_listed(mutant))
-        .collect();
+    let mutants: Vec<&Mutant> =
+        all.iter().filter(|mutant| tries_listed || !is_listed(mutant)).collect();
     let (trials, next) = (Trials::new(), AtomicUsize::new(0));
     let work = || {
         let limit = LUA_TIME_LIMIT.as_millis().to_string();
-        let start = || {
-            RedisProcess::builder()
-                .with_arguments(&["--lua-time-limit", &limit])
-                .start()
-        };
+        let start =
+            || RedisProcess::builder().with_arguments(&["--lua-time-limit", &limit]).start();
         let mut server = start();
         let mut fates = Vec::new();
         loop {
@@ -496,10 +444,7 @@ fn every_mutant_of_the_lua_is_killed_or_listed_as_equivalent() {
     };
     let fates: Vec<(Fate, &Mutant)> = thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .flat_map(|worker| worker.join().expect("no panic"))
-            .collect()
+        workers.into_iter().flat_map(|worker| worker.join().expect("no panic")).collect()
     });
 
     let count = |wanted| fates.iter().filter(|(fate, _)| *fate == wanted).count();
@@ -511,9 +456,8 @@ fn every_mutant_of_the_lua_is_killed_or_listed_as_equivalent() {
         count(Fate::Survived),
         all.len() - mutants.len()
     );
-    let survivors = fates
-        .iter()
-        .filter(|(fate, mutant)| *fate == Fate::Survived && !is_listed(mutant));
+    let survivors =
+        fates.iter().filter(|(fate, mutant)| *fate == Fate::Survived && !is_listed(mutant));
     let unknown: Vec<String> = survivors.map(|(_, mutant)| mutant.to_string()).collect();
     assert!(
         unknown.is_empty(),

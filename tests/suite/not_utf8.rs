@@ -27,29 +27,18 @@ descriptors:
 ";
 
 fn request(domain: &[u8], descriptors: &[&[(&[u8], &[u8])]]) -> RateLimitRequest {
-    let entry = |&(key, value): &(&[u8], &[u8])| Entry {
-        key: key.to_vec(),
-        value: value.to_vec(),
-    };
+    let entry = |&(key, value): &(&[u8], &[u8])| Entry { key: key.to_vec(), value: value.to_vec() };
     let descriptors = descriptors.iter().map(|entries| RateLimitDescriptor {
         entries: entries.iter().map(entry).collect(),
         ..RateLimitDescriptor::default()
     });
-    RateLimitRequest {
-        domain: domain.to_vec(),
-        descriptors: descriptors.collect(),
-        hits_addend: 0,
-    }
+    RateLimitRequest { domain: domain.to_vec(), descriptors: descriptors.collect(), hits_addend: 0 }
 }
 
 /// One hit of this value.
 async fn hit(client: &mut Client, key: &str, value: &[u8]) -> Code {
-    let answer = client
-        .call(request(b"d", &[&[(key.as_bytes(), value)]]))
-        .await;
-    answer
-        .unwrap_or_else(|status| panic!("{key}={value:?}: {status}"))
-        .overall_code()
+    let answer = client.call(request(b"d", &[&[(key.as_bytes(), value)]])).await;
+    answer.unwrap_or_else(|status| panic!("{key}={value:?}: {status}")).overall_code()
 }
 
 /// In memory, and on Redis with keys of either format.
@@ -87,11 +76,7 @@ async fn each_byte_string_has_its_own_exact_counter_in_every_store() {
         let mut client = server.client().await;
         for key in ["user", "bucket"] {
             for round in 1..=4 {
-                let expected = if round <= 3 {
-                    Code::Ok
-                } else {
-                    Code::OverLimit
-                };
+                let expected = if round <= 3 { Code::Ok } else { Code::OverLimit };
                 for value in values {
                     assert_eq!(
                         hit(&mut client, key, value).await,
@@ -126,25 +111,16 @@ async fn the_other_limits_of_the_request_hold() {
     let mut client = server.client().await;
     // No rule for the first, for its key, and a limit for the second.
     for expected in [Code::Ok, Code::Ok, Code::Ok, Code::OverLimit] {
-        let answer = client
-            .answer(request(
-                b"d",
-                &[&[(b"agent\xff", b"\xff")], &[(b"user", b"ann")]],
-            ))
-            .await;
-        assert_eq!(
-            (answer.overall_code(), answer.statuses.len()),
-            (expected, 2)
-        );
+        let answer =
+            client.answer(request(b"d", &[&[(b"agent\xff", b"\xff")], &[(b"user", b"ann")]])).await;
+        assert_eq!((answer.overall_code(), answer.statuses.len()), (expected, 2));
         assert_eq!(answer.statuses[0].current_limit, None);
     }
     // A limit that the request brings.
     for expected in [Code::Ok, Code::OverLimit] {
         let mut own = request(b"d", &[&[(b"any\xff", b"\xfe")]]);
-        own.descriptors[0].limit = Some(RateLimitOverride {
-            requests_per_unit: 1,
-            unit: RateLimitUnit::Year.into(),
-        });
+        own.descriptors[0].limit =
+            Some(RateLimitOverride { requests_per_unit: 1, unit: RateLimitUnit::Year.into() });
         assert_eq!(client.answer(own).await.overall_code(), expected);
     }
     server.assert_metric(
@@ -165,18 +141,13 @@ async fn metrics_and_metadata_are_text() {
         .start();
     let mut client = server.client().await;
     let answer = client
-        .answer(request(
-            b"d",
-            &[&[(b"detailed", b"100%\xff")], &[(b"named", b"user_\xfe")]],
-        ))
+        .answer(request(b"d", &[&[(b"detailed", b"100%\xff")], &[(b"named", b"user_\xfe")]]))
         .await;
     let metadata = format!("{:?}", answer.dynamic_metadata);
     for part in [r#""detailed=100%25%FF""#, r#""named=user_%FE""#] {
         assert!(metadata.contains(part), "{part}: {metadata}");
     }
-    client
-        .answer(request(b"nowhere\xff", &[&[(b"k", b"")]]))
-        .await;
+    client.answer(request(b"nowhere\xff", &[&[(b"k", b"")]])).await;
 
     let stats = server.admin("/stats");
     let names = [
@@ -197,9 +168,7 @@ async fn metrics_and_metadata_are_text() {
 
 #[tokio::test]
 async fn the_log_is_text() {
-    let server = TestServer::with_rules(RULES)
-        .with_env("REFUSALS_LOG_SAMPLE_RATE", "1")
-        .start();
+    let server = TestServer::with_rules(RULES).with_env("REFUSALS_LOG_SAMPLE_RATE", "1").start();
     let mut client = server.client().await;
     for expected in [Code::Ok, Code::OverLimit] {
         assert_eq!(hit(&mut client, "user", b"user_\xff%\n").await, expected);

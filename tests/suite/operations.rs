@@ -32,9 +32,7 @@ descriptors:
 ";
 /// Who asks the sentinels; the last word is all that it may do.
 const OF_SENTINELS: &str = "tollgate on >s3cret ~* &* -@all +sentinel|get-master-addr-by-name";
-const KEYS: [&str; 7] = [
-    "fixed", "dropping", "sliding", "cut", "log", "bucket", "even",
-];
+const KEYS: [&str; 7] = ["fixed", "dropping", "sliding", "cut", "log", "bucket", "even"];
 
 #[test]
 fn redis_acl_of_the_page_suffices_to_count() {
@@ -51,9 +49,7 @@ fn redis_acl_of_the_page_suffices_to_count() {
 fn redis_acl_of_the_page_suffices_on_a_cluster() {
     let cluster = ClusterProcess::start();
     cluster.living().for_each(allow);
-    let server = as_user(&cluster.url())
-        .with_env("REDIS_TYPE", "cluster")
-        .start();
+    let server = as_user(&cluster.url()).with_env("REDIS_TYPE", "cluster").start();
     count_in_every_way(&server);
     let key = cluster.keys("*:log:*").pop().expect("a log was written");
     let slot = cluster.slot_of(&key);
@@ -64,9 +60,7 @@ fn redis_acl_of_the_page_suffices_on_a_cluster() {
     count_in_every_way(&server);
     let redirected = |kind: &str| {
         server
-            .metric(&format!(
-                "tollgate_store_redirects_total{{kind=\"{kind}\"}}"
-            ))
+            .metric(&format!("tollgate_store_redirects_total{{kind=\"{kind}\"}}"))
             .unwrap_or_default()
     };
     assert!(
@@ -78,14 +72,9 @@ fn redis_acl_of_the_page_suffices_on_a_cluster() {
 
 #[test]
 fn redis_acl_of_the_page_suffices_with_sentinels() {
-    let deployment = SentinelProcess::with(Options {
-        sentinel_user: Some(OF_SENTINELS),
-        ..Options::default()
-    });
-    let permission = OF_SENTINELS
-        .split_whitespace()
-        .last()
-        .expect("there is one");
+    let deployment =
+        SentinelProcess::with(Options { sentinel_user: Some(OF_SENTINELS), ..Options::default() });
+    let permission = OF_SENTINELS.split_whitespace().last().expect("there is one");
     assert!(
         redis_page().contains(&format!("needs `{permission}`")),
         "the page names what a user of the sentinels needs"
@@ -108,24 +97,16 @@ fn page_names_every_redis_command_that_is_sent() {
         .collect();
     // PING and SUBSCRIBE are sent by the library, and the script by either of two names, which are
     // no constants of a command.
-    let mut sent: BTreeSet<String> = ["ping", "subscribe", "eval", "evalsha"]
-        .map(str::to_owned)
-        .into();
+    let mut sent: BTreeSet<String> =
+        ["ping", "subscribe", "eval", "evalsha"].map(str::to_owned).into();
     for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
         let text = fs::read_to_string(&file).expect("a file of the page");
-        let code = text
-            .split("#[cfg(test)]")
-            .next()
-            .expect("there is always a first");
+        let code = text.split("#[cfg(test)]").next().expect("there is always a first");
         for beginning in ["redis.call('", "redis.pcall('", "cmd(\""] {
             sent.extend(
                 code.split(beginning)
                     .skip(1)
-                    .map(|rest| {
-                        rest.split(['\'', '"'])
-                            .next()
-                            .expect("there is always a first")
-                    })
+                    .map(|rest| rest.split(['\'', '"']).next().expect("there is always a first"))
                     .map(base),
             );
         }
@@ -150,12 +131,7 @@ fn page_and_help_define_the_error_counter_alike() {
         .lines()
         .find(|line| line.starts_with(&format!("| `{metric}{{err_type}}` |")))
         .expect("the page has a row");
-    let definition = row
-        .split('|')
-        .nth(3)
-        .expect("a third column")
-        .trim()
-        .replace('`', "");
+    let definition = row.split('|').nth(3).expect("a third column").trim().replace('`', "");
     assert_eq!(help.to_lowercase(), definition.to_lowercase() + ".");
 }
 
@@ -163,12 +139,8 @@ fn page_and_help_define_the_error_counter_alike() {
 fn figures_of_the_soak_match_its_picture() {
     let (page, picture) = (page(), read("docs/images/soak.svg"));
     let between = |text: &str, begin: &str, end: &str| {
-        let (_, rest) = text
-            .split_once(begin)
-            .unwrap_or_else(|| panic!("there is no {begin}"));
-        let (inner, _) = rest
-            .split_once(end)
-            .unwrap_or_else(|| panic!("there is no {end}"));
+        let (_, rest) = text.split_once(begin).unwrap_or_else(|| panic!("there is no {begin}"));
+        let (inner, _) = rest.split_once(end).unwrap_or_else(|| panic!("there is no {end}"));
         inner.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let figures = between(
@@ -178,11 +150,7 @@ fn figures_of_the_soak_match_its_picture() {
     );
     assert_eq!(figures, between(&picture, "<desc>", "</desc>"));
     // What a reader sees in the picture.
-    let shown = between(
-        &picture,
-        "something broken every ten: ",
-        " requests answered",
-    );
+    let shown = between(&picture, "something broken every ten: ", " requests answered");
     let (answered, sent) = shown.split_once(" of ").expect("it is a part of a whole");
     let (before, _) = picture
         .split_once(" after 20 ms</text>")
@@ -198,10 +166,7 @@ fn figures_of_the_soak_match_its_picture() {
 
 /// The command that a permission is for, or that is sent.
 fn base(name: &str) -> String {
-    name.split('|')
-        .next()
-        .expect("there is always a first")
-        .to_lowercase()
+    name.split('|').next().expect("there is always a first").to_lowercase()
 }
 
 /// All files of Rust and Lua in a folder.
@@ -211,8 +176,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .map(|entry| entry.expect("it can be read").path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
     let is_source = |path: &PathBuf| {
-        path.extension()
-            .is_some_and(|extension| extension == "rs" || extension == "lua")
+        path.extension().is_some_and(|extension| extension == "rs" || extension == "lua")
     };
     files
         .into_iter()
@@ -224,13 +188,8 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 /// Makes the user of the page.
 fn allow(redis: &RedisProcess) {
     let words = words_after("ACL SETUSER tollgate");
-    let words = words
-        .iter()
-        .map(|word| if word == ">PASSWORD" { ">s3cret" } else { word });
-    let command: Vec<&str> = ["ACL", "SETUSER", "tollgate"]
-        .into_iter()
-        .chain(words)
-        .collect();
+    let words = words.iter().map(|word| if word == ">PASSWORD" { ">s3cret" } else { word });
+    let command: Vec<&str> = ["ACL", "SETUSER", "tollgate"].into_iter().chain(words).collect();
     redis.command::<()>(&command);
 }
 
@@ -266,9 +225,8 @@ fn read(path: &str) -> String {
 /// The words of a block of the page that begins like this, behind that.
 fn words_after(beginning: &str) -> Vec<String> {
     let page = redis_page();
-    let (_, rest) = page
-        .split_once(beginning)
-        .unwrap_or_else(|| panic!("docs/redis.md has no {beginning}"));
+    let (_, rest) =
+        page.split_once(beginning).unwrap_or_else(|| panic!("docs/redis.md has no {beginning}"));
     let block = rest.split("```").next().expect("there is always a first");
     block.split_whitespace().map(str::to_owned).collect()
 }
@@ -295,10 +253,8 @@ fn ask_for_everything(server: &TestServer) -> Vec<(String, u16)> {
         descriptor
     };
     let holder = |name: usize| json!({"entries": [{"key": "at_once"}, {"key": "id", "value": name.to_string()}]});
-    let mut descriptors: Vec<serde_json::Value> = KEYS
-        .iter()
-        .map(|key| json!({"entries": [{"key": key}]}))
-        .collect();
+    let mut descriptors: Vec<serde_json::Value> =
+        KEYS.iter().map(|key| json!({"entries": [{"key": key}]})).collect();
     descriptors.extend((0..4).map(holder));
     let mut statuses = Vec::new();
     for descriptor in &descriptors {

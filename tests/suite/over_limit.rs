@@ -39,11 +39,7 @@ fn jitter_lengthens_retry_after_only() {
     // An hour has 3,600 s, and nine of ten are to be longer than that.
     assert!((0..20).any(|_| header("full", "Retry-After") > Some(3_600)));
     assert!((0..20).all(|_| header("full", "RateLimit").is_some_and(|secs| secs <= 3_600)));
-    assert_eq!(
-        header("hour", "Retry-After"),
-        None,
-        "for over-limit responses alone"
-    );
+    assert_eq!(header("hour", "Retry-After"), None, "for over-limit responses alone");
 }
 
 #[test]
@@ -54,10 +50,7 @@ fn degraded_json_responses_are_200_with_upstream_headers() {
     let reply = server.json(body);
     let answer: Value = serde_json::from_str(&reply.body).expect("it is JSON");
     assert_eq!(reply.status, 200);
-    assert_eq!(
-        answer["requestHeadersToAdd"],
-        json!([{"key": "x-degraded", "value": "true"}])
-    );
+    assert_eq!(answer["requestHeadersToAdd"], json!([{"key": "x-degraded", "value": "true"}]));
     assert_eq!(answer["dynamicMetadata"], json!({"degraded": ["d.cheap"]}));
 }
 
@@ -82,9 +75,7 @@ descriptors:
 
 #[tokio::test]
 async fn queued_requests_are_served_during_drain() {
-    let mut server = TestServer::with_rules(RULES)
-        .with_env("DRAIN_PERIOD", "0s")
-        .start();
+    let mut server = TestServer::with_rules(RULES).with_env("DRAIN_PERIOD", "0s").start();
     let (mut first, mut second) = (server.client().await, server.client().await);
     let waiting = async {
         first.ask("d", &[("slow", "")]).await;

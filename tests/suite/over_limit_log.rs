@@ -17,10 +17,7 @@ async fn over_limit_log_is_off_by_default() {
             .start();
         let mut client = server.client().await;
         assert_eq!(
-            [
-                client.ask("d", &[("k", "")]).await,
-                client.ask("d", &[("k", "")]).await
-            ],
+            [client.ask("d", &[("k", "")]).await, client.ask("d", &[("k", "")]).await],
             [Code::Ok, Code::OverLimit]
         );
         server.assert_not_logged("over limit");
@@ -36,20 +33,12 @@ async fn over_limit_line_has_request_rule_limit_and_retry() {
     let mut client = server.client().await;
     let descriptor = [("user", "ann\u{1b}[31m"), ("path", &*"/".repeat(1_000))];
     assert_eq!(
-        [
-            client.ask("d", &descriptor).await,
-            client.ask("d", &descriptor).await
-        ],
+        [client.ask("d", &descriptor).await, client.ask("d", &descriptor).await],
         [Code::Ok, Code::OverLimit]
     );
     let log = server.log_with("over limit");
-    let lines: Vec<&str> = log
-        .lines()
-        .filter(|line| line.contains("over limit"))
-        .collect();
-    let [line] = lines[..] else {
-        panic!("one line, not {log}")
-    };
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("over limit")).collect();
+    let [line] = lines[..] else { panic!("one line, not {log}") };
     for part in [
         "WARN",
         " domain=d ",
@@ -82,10 +71,7 @@ async fn over_limit_line_names_the_fallback_policy() {
         .with_env("ON_STORE_ERROR", "deny");
     let server = server.with_env("REFUSALS_LOG_SAMPLE_RATE", "1").start();
     redis.kill();
-    assert_eq!(
-        server.client().await.ask("d", &[("k", "")]).await,
-        Code::OverLimit
-    );
+    assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::OverLimit);
     server.assert_logged(r#"source=fallback store_policy="deny ("#);
 }
 
@@ -127,27 +113,20 @@ fn lines(server: &TestServer) -> u32 {
 /// The sum of `dropped` of all lines.
 fn dropped_of_lines(server: &TestServer) -> f64 {
     let log = server.log();
-    let numbers = log
-        .lines()
-        .filter_map(|line| line.split("dropped=").nth(1)?.trim().parse::<f64>().ok());
+    let numbers =
+        log.lines().filter_map(|line| line.split("dropped=").nth(1)?.trim().parse::<f64>().ok());
     numbers.sum()
 }
 
 #[tokio::test]
 async fn over_limit_lines_are_sampled() {
     let server = TestServer::with_rules(&limit_of(1)).with_env("REFUSALS_LOG_SAMPLE_RATE", "0.5");
-    let server = server
-        .with_env("REFUSALS_LOG_LINES_PER_SECOND_MAX", "100000")
-        .start();
+    let server = server.with_env("REFUSALS_LOG_LINES_PER_SECOND_MAX", "100000").start();
     let mut client = server.client().await;
     for _ in 0..400 {
         client.answer(request("d", &[&[("k", "")]])).await;
     }
-    let logged = server
-        .log()
-        .lines()
-        .filter(|line| line.contains("over limit"))
-        .count();
+    let logged = server.log().lines().filter(|line| line.contains("over limit")).count();
     assert!((130..270).contains(&logged), "{logged} of 399");
     assert_eq!(server.metric(DROPPED), Some(0.0));
 }

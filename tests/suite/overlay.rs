@@ -46,9 +46,7 @@ struct OverlayFile {
 
 impl OverlayFile {
     fn new(text: &str) -> Self {
-        let file = Self {
-            directory: TempDir::new().expect("a temporary directory can be made"),
-        };
+        let file = Self { directory: TempDir::new().expect("a temporary directory can be made") };
         file.write(text);
         file
     }
@@ -79,10 +77,7 @@ fn explained_in(
     algorithm: &str,
     entries: &[&str],
 ) -> String {
-    let variables = [
-        ("TOLLGATE_OVERLAY", overlay),
-        ("DEFAULT_ALGORITHM", algorithm),
-    ];
+    let variables = [("TOLLGATE_OVERLAY", overlay), ("DEFAULT_ALGORITHM", algorithm)];
     let ran = tollgate_with_env(&[&["explain", rules, domain], entries].concat(), &variables);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     ran.stdout
@@ -144,16 +139,10 @@ fn explain_says_where_each_word_comes_from_and_the_strongest_counts() {
             assert!(said.contains(&format!("\n     {word}\n")), "{word}: {said}");
         }
         // A burst is not for a log.
-        assert!(
-            !said.contains("sliding_log") || !said.contains("burst"),
-            "{said}"
-        );
+        assert!(!said.contains("sliding_log") || !said.contains("burst"), "{said}");
     }
     let none = explained(rules.path(), "", "", header);
-    assert!(
-        !none.contains("algorithm:") && none.contains("fixed_window"),
-        "{none}"
-    );
+    assert!(!none.contains("algorithm:") && none.contains("fixed_window"), "{none}");
 }
 
 /// `explain` prints paths with their domain. A domain with a key of its own name has such paths
@@ -195,17 +184,12 @@ fn overlay_accepts_the_path_that_explain_prints() {
 
 #[test]
 fn default_algorithm_is_how_rules_count_that_say_nothing() {
-    let server = TestServer::with_rules(RULES)
-        .with_env("DEFAULT_ALGORITHM", "leaky_bucket")
-        .start();
+    let server =
+        TestServer::with_rules(RULES).with_env("DEFAULT_ALGORITHM", "leaky_bucket").start();
     let body =
         r#"{"domain":"default/eg/http","descriptors":[{"entries":[{"key":"KEY","value":"v"}]}]}"#;
     let own = body.replace("KEY", "own");
-    assert_eq!(
-        (server.json(&own).status, server.json(&own).status),
-        (200, 200),
-        "a log of 100"
-    );
+    assert_eq!((server.json(&own).status, server.json(&own).status), (200, 200), "a log of 100");
     let route = r#"{"key":"default/route/rule/0","value":"default/route/rule/0"},{"key":"rule-0-match-0","value":"one"}"#;
     let route = body.replace(r#"{"key":"KEY","value":"v"}"#, route);
     assert_eq!(
@@ -226,25 +210,19 @@ fn consistency_has_the_precedence_of_algorithm() {
             "[]",
             "leased",
             header,
-            Some(format!(
-                "leased (by the setting, DEFAULT_CONSISTENCY): {held} 2 s"
-            )),
+            Some(format!("leased (by the setting, DEFAULT_CONSISTENCY): {held} 2 s")),
         ),
         (
             "[{domain: '*', rules: [{path: '*', tollgate: {consistency: leased, lease: 5s}}]}]",
             "exact",
             header,
-            Some(format!(
-                "leased (by the overlay's rules, FILE:1): {held} 5 s"
-            )),
+            Some(format!("leased (by the overlay's rules, FILE:1): {held} 5 s")),
         ),
         (
             "[{domain: '*', tollgate: {defaults: {lease: 5s}}, rules: [{path: '*', tollgate: {consistency: leased}}]}]",
             "",
             header,
-            Some(format!(
-                "leased (by the overlay's rules, FILE:1): {held} 2 s"
-            )),
+            Some(format!("leased (by the overlay's rules, FILE:1): {held} 2 s")),
         ),
         (
             "[{domain: '*', tollgate: {defaults: {consistency: exact}}}]",
@@ -253,24 +231,14 @@ fn consistency_has_the_precedence_of_algorithm() {
             Some("exact (by the overlay's defaults, FILE:1)".to_owned()),
         ),
         // Its hits have times.
-        (
-            "[{domain: '*', tollgate: {defaults: {consistency: leased}}}]",
-            "leased",
-            log,
-            None,
-        ),
+        ("[{domain: '*', tollgate: {defaults: {consistency: leased}}}]", "leased", log, None),
     ] {
         let file = OverlayFile::new(&format!("overlays: {overlay}\n"));
         let (rules, path) = (rules.path().display().to_string(), file.text());
-        let variables = [
-            ("TOLLGATE_OVERLAY", &*path),
-            ("DEFAULT_CONSISTENCY", setting),
-        ];
+        let variables = [("TOLLGATE_OVERLAY", &*path), ("DEFAULT_CONSISTENCY", setting)];
         let arguments = [&["explain", &rules, "default/eg/http"], entries].concat();
         let said = tollgate_with_env(&arguments, &variables).stdout;
-        let shown = said
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("consistency: "));
+        let shown = said.lines().find_map(|line| line.trim().strip_prefix("consistency: "));
         let expected = expected.map(|text| text.replace("FILE", &path));
         assert_eq!(shown, expected.as_deref(), "{overlay} {setting}: {said}");
     }
@@ -292,9 +260,8 @@ fn overlay_is_reloaded_and_an_invalid_one_changes_nothing() {
     let overlay = OverlayFile::new(
         "overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket}}}]\n",
     );
-    let server = TestServer::with_rules(RULES)
-        .with_env("TOLLGATE_OVERLAY", &overlay.text())
-        .start();
+    let server =
+        TestServer::with_rules(RULES).with_env("TOLLGATE_OVERLAY", &overlay.text()).start();
     let page = || {
         server.admin(&format!(
             "/explain?domain=default/eg/http&descriptor={ROUTE}&descriptor=rule-0-match-0%3Done"
@@ -303,9 +270,7 @@ fn overlay_is_reloaded_and_an_invalid_one_changes_nothing() {
     assert!(page().contains("algorithm: token_bucket"), "{}", page());
 
     overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_window}}}]\n");
-    look_until("the new overlay counts", || {
-        page().contains("algorithm: sliding_window")
-    });
+    look_until("the new overlay counts", || page().contains("algorithm: sliding_window"));
 
     overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_widow}}}]\n");
     look_until("the invalid overlay is logged", || {
@@ -313,25 +278,15 @@ fn overlay_is_reloaded_and_an_invalid_one_changes_nothing() {
     });
     server.assert_logged("did you mean `sliding_window`?");
     server.assert_logged(&format!("{}:1:", overlay.text()));
-    assert!(
-        page().contains("algorithm: sliding_window"),
-        "the last good one counts"
-    );
+    assert!(page().contains("algorithm: sliding_window"), "the last good one counts");
 
     fs::remove_file(overlay.path()).expect("it exists");
-    look_until("its removal is logged", || {
-        server.log().contains("TOLLGATE_OVERLAY: read ")
-    });
-    assert!(
-        page().contains("algorithm: sliding_window"),
-        "the last good one counts"
-    );
+    look_until("its removal is logged", || server.log().contains("TOLLGATE_OVERLAY: read "));
+    assert!(page().contains("algorithm: sliding_window"), "the last good one counts");
 
     overlay.write("overlays: []\n");
     look_until("an empty one counts", || !page().contains("algorithm:"));
-    look_until("no rules are rejected", || {
-        server.metric("tollgate_rules_rejected") == Some(0.0)
-    });
+    look_until("no rules are rejected", || server.metric("tollgate_rules_rejected") == Some(0.0));
 }
 
 #[test]
@@ -341,16 +296,9 @@ fn requests_of_a_domain_are_all_or_nothing_if_the_overlay_says_so() {
         {"entries":[{"key":"own","value":"x"}]},
         {"entries":[{"key":"own","value":"y"}]}
     ]}"#;
-    let arguments = [
-        "explain",
-        &rules.path().display().to_string(),
-        "--json",
-        request,
-    ];
+    let arguments = ["explain", &rules.path().display().to_string(), "--json", request];
     let is_applied = |variables: &[(&str, &str)]| {
-        tollgate_with_env(&arguments, variables)
-            .stdout
-            .contains("all or nothing")
+        tollgate_with_env(&arguments, variables).stdout.contains("all or nothing")
     };
     assert!(is_applied(&[("TOLLGATE_OVERLAY", &overlay.text())]) && !is_applied(&[]));
 }
@@ -388,11 +336,7 @@ fn check_tells_what_is_wrong_with_an_overlay_and_what_of_it_is_idle() {
         let rules = rules.path().display().to_string();
         let ran = tollgate(&["check", &rules, "--tollgate-overlay", &overlay.text()]);
         let is_warned = expected.starts_with("warning");
-        assert_eq!(
-            ran.code,
-            Some(if is_warned { 0 } else { 78 }),
-            "{text}: {ran:?}"
-        );
+        assert_eq!(ran.code, Some(if is_warned { 0 } else { 78 }), "{text}: {ran:?}");
         let said = if is_warned { &ran.stdout } else { &ran.stderr };
         assert!(said.contains(expected), "{text}: {ran:?}");
     };
@@ -402,8 +346,5 @@ fn check_tells_what_is_wrong_with_an_overlay_and_what_of_it_is_idle() {
     }
     check("overlay: []", "overlay.yaml: unknown key 'overlay'");
     let many = "\n  - {domain: d}".repeat(1_001);
-    check(
-        &format!("overlays:{many}\n"),
-        "1001 blocks, more than the 1000 of overlay_blocks_max",
-    );
+    check(&format!("overlays:{many}\n"), "1001 blocks, more than the 1000 of overlay_blocks_max");
 }

@@ -38,22 +38,15 @@ const TIMEOUTS: [(&str, &str); 15] = [
 fn every_alert_links_to_its_anchor_in_the_runbook() {
     let text = read(ALERTS);
     let anchors = anchors(&read("docs/operations.md"));
-    let alerts: Vec<&str> = text
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("- alert: "))
-        .collect();
-    let urls: Vec<&str> = text
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("runbook_url: "))
-        .collect();
+    let alerts: Vec<&str> =
+        text.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let urls: Vec<&str> =
+        text.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: ")).collect();
     assert_eq!(alerts.len(), urls.len(), "each alert has one runbook_url");
     for (alert, url) in alerts.iter().zip(urls) {
         let anchor = alert.to_lowercase();
         assert_eq!(url, format!("{RUNBOOK}#{anchor}"));
-        assert!(
-            anchors.contains(&anchor),
-            "docs/operations.md has no anchor {anchor}"
-        );
+        assert!(anchors.contains(&anchor), "docs/operations.md has no anchor {anchor}");
     }
 }
 
@@ -62,9 +55,8 @@ fn the_dashboard_links_to_sections_of_the_runbook() {
     let anchors = anchors(&read("docs/operations.md"));
     let dashboard = read(DASHBOARD);
     let links = dashboard.split(RUNBOOK).skip(1);
-    let sections: Vec<&str> = links
-        .filter_map(|after| after.split('"').next()?.strip_prefix('#'))
-        .collect();
+    let sections: Vec<&str> =
+        links.filter_map(|after| after.split('"').next()?.strip_prefix('#')).collect();
     assert!(sections.len() > 10, "{sections:?}");
     for section in sections {
         let is_known = anchors.iter().any(|anchor| anchor == section);
@@ -97,10 +89,7 @@ fn the_dashboard_needs_no_kubernetes() {
     for query in queries {
         let expr = query["expr"].as_str().expect("a query has an expression");
         let is_ours = expr.contains("tollgate_") || expr.contains("ratelimit_service_");
-        assert!(
-            !is_ours || expr.contains(r#"job=~"$job""#) && !expr.contains("pod="),
-            "{expr}"
-        );
+        assert!(!is_ours || expr.contains(r#"job=~"$job""#) && !expr.contains("pod="), "{expr}");
     }
 }
 
@@ -115,9 +104,7 @@ fn every_link_between_pages_resolves() {
             } else {
                 Path::new(&page).with_file_name(file)
             };
-            let is_page = target
-                .extension()
-                .is_some_and(|extension| extension == "md");
+            let is_page = target.extension().is_some_and(|extension| extension == "md");
             let leads_there = root().join(&target).exists()
                 && (anchor.is_empty()
                     || !is_page
@@ -136,16 +123,13 @@ fn every_link_between_pages_resolves() {
 #[test]
 fn every_metric_that_a_page_names_is_in_the_list_of_metrics() {
     let list = read("docs/metrics.md");
-    let all = pages()
-        .into_iter()
-        .chain([ALERTS, DASHBOARD].map(str::to_owned));
+    let all = pages().into_iter().chain([ALERTS, DASHBOARD].map(str::to_owned));
     for page in all.filter(|page| !page.starts_with("tests/") && !page.starts_with("benches/")) {
         let text = read(&page);
         let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
         let is_metric = |word: &&str| {
-            let is_ours = ["tollgate_", "ratelimit_service_"]
-                .iter()
-                .any(|begin| word.starts_with(begin));
+            let is_ours =
+                ["tollgate_", "ratelimit_service_"].iter().any(|begin| word.starts_with(begin));
             is_ours && !word.ends_with('_')
         };
         for name in words.filter(is_metric) {
@@ -164,29 +148,18 @@ fn every_file_sets_the_recommended_timeout() {
         let text = read(file);
         let (key, _) = expected.split_once(' ').expect("it is a key and a value");
         // `route: {timeout: …}` is another setting, and so is `connect_timeout`.
-        let mut found: Vec<&str> = text
-            .lines()
-            .map(str::trim)
-            .filter(|line| line.starts_with(key))
-            .collect();
+        let mut found: Vec<&str> =
+            text.lines().map(str::trim).filter(|line| line.starts_with(key)).collect();
         // Of each filter.
         found.dedup();
         assert_eq!(found, [expected], "{file}");
     }
-    let folders = [
-        "deploy/envoy",
-        "deploy/istio",
-        "deploy/kgateway",
-        "deploy/envoy-gateway",
-    ];
+    let folders = ["deploy/envoy", "deploy/istio", "deploy/kgateway", "deploy/envoy-gateway"];
     for file in folders.map(|folder| root().join(folder)) {
         for entry in fs::read_dir(&file).expect("it is a folder") {
             let path = entry.expect("it can be read").path();
-            let name = path
-                .strip_prefix(root())
-                .expect("it is below")
-                .to_string_lossy()
-                .into_owned();
+            let name =
+                path.strip_prefix(root()).expect("it is below").to_string_lossy().into_owned();
             let is_listed = TIMEOUTS.iter().any(|(listed, _)| *listed == name);
             assert!(
                 path.is_dir() || is_listed || !read(&name).contains("timeout:"),
@@ -205,9 +178,7 @@ fn the_recommended_timeout_is_longer_than_tollgate_waits_for_the_store() {
         .expect("it starts")
         .stdout;
     let help = String::from_utf8(help).expect("it is text");
-    let (_, after) = help
-        .split_once("[env: STORE_TIMEOUT=]")
-        .expect("it is listed");
+    let (_, after) = help.split_once("[env: STORE_TIMEOUT=]").expect("it is listed");
     assert!(
         after.trim_start().starts_with("[default: 100ms]"),
         "the default of STORE_TIMEOUT: {after}"
@@ -215,34 +186,18 @@ fn the_recommended_timeout_is_longer_than_tollgate_waits_for_the_store() {
     let now = Time::from_micros(0);
     let deadline = convert::timeout("150m").expect("it is a grpc-timeout");
     let deadline = convert::deadline_after(deadline, now);
-    assert!(
-        deadline >= now.plus(Duration::from_millis(100).into()),
-        "{deadline:?}"
-    );
+    assert!(deadline >= now.plus(Duration::from_millis(100).into()), "{deadline:?}");
 }
 
 #[test]
 fn every_sample_names_the_same_envoy_version() {
     let page = read("docs/envoy.md");
-    let (_, section) = page
-        .split_once("\n## What each sample needs\n")
-        .expect("it is a section of the page");
-    let section = section
-        .split("\n## ")
-        .next()
-        .expect("there is always a first");
-    let rows = section
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let (_, section) =
+        page.split_once("\n## What each sample needs\n").expect("it is a section of the page");
+    let section = section.split("\n## ").next().expect("there is always a first");
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let stated: BTreeMap<&str, &str> = rows
-        .map(|(file, rest)| {
-            (
-                file,
-                rest.split([' ', ','])
-                    .next()
-                    .expect("there is always a first"),
-            )
-        })
+        .map(|(file, rest)| (file, rest.split([' ', ',']).next().expect("there is always a first")))
         .collect();
     let mut found = BTreeMap::new();
     let texts: BTreeMap<_, _> = TIMEOUTS
@@ -278,12 +233,8 @@ fn pages() -> Vec<String> {
         .expect("it is a folder")
         .map(|entry| entry.expect("it can be read").path());
     let docs = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    let docs = docs.map(|path| {
-        path.strip_prefix(root())
-            .expect("it is below")
-            .to_string_lossy()
-            .into_owned()
-    });
+    let docs = docs
+        .map(|path| path.strip_prefix(root()).expect("it is below").to_string_lossy().into_owned());
     docs.chain(
         [
             "README.md",
@@ -299,11 +250,8 @@ fn pages() -> Vec<String> {
 
 /// Relative links of a page.
 fn links(page: &str) -> Vec<String> {
-    let targets = page
-        .split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split_once(')'))
-        .map(|(target, _)| target);
+    let targets =
+        page.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
     targets
         .filter(|target| !target.contains("://") && !target.contains(char::is_whitespace))
         .map(str::to_owned)
@@ -312,16 +260,13 @@ fn links(page: &str) -> Vec<String> {
 
 /// Anchors of a page: its headings as GitHub names them, and `<a id>`.
 fn anchors(page: &str) -> Vec<String> {
-    let headings = page
-        .lines()
-        .filter(|line| line.starts_with('#'))
-        .map(|line| {
-            let kept = line.trim_start_matches('#').trim().to_lowercase();
-            kept.chars()
-                .filter(|each| each.is_alphanumeric() || "-_ ".contains(*each))
-                .collect::<String>()
-                .replace(' ', "-")
-        });
+    let headings = page.lines().filter(|line| line.starts_with('#')).map(|line| {
+        let kept = line.trim_start_matches('#').trim().to_lowercase();
+        kept.chars()
+            .filter(|each| each.is_alphanumeric() || "-_ ".contains(*each))
+            .collect::<String>()
+            .replace(' ', "-")
+    });
     let named = page
         .split("<a id=\"")
         .skip(1)

@@ -30,13 +30,8 @@ use crate::support::twins::{Ask, Found, Marks, Twins, Writes};
 /// 25 in Asuncion.
 const START: Time = Time::from_micros(1_710_050_321_123_456);
 const ZONES: [&str; 2] = ["America/New_York", "America/Asuncion"];
-const CALENDAR_PERIODS: [(Unit, u32); 5] = [
-    (Unit::Day, 1),
-    (Unit::Week, 1),
-    (Unit::Month, 1),
-    (Unit::Month, 3),
-    (Unit::Year, 1),
-];
+const CALENDAR_PERIODS: [(Unit, u32); 5] =
+    [(Unit::Day, 1), (Unit::Week, 1), (Unit::Month, 1), (Unit::Month, 3), (Unit::Year, 1)];
 /// No clock goes back further than here, in µs.
 const EARLIEST: u64 = 1_000_000_000_000_000;
 /// How many counters a history has.
@@ -138,9 +133,7 @@ enum Gap {
 impl History {
     /// Plays it to both.
     pub(crate) fn play(&self, twins: &mut Twins<'_>) -> Result<(), String> {
-        twins
-            .start_over(self.jitter)
-            .map_err(|error| error.to_string())?;
+        twins.start_over(self.jitter).map_err(|error| error.to_string())?;
         let mut now = START;
         let (mut retries, mut resets) = ([Span::ZERO; KEYS], [Span::ZERO; KEYS]);
         for (number, counter) in self.counters.iter().enumerate() {
@@ -180,9 +173,7 @@ impl Group {
                 checks: calls().map(|(call, limit)| call.check(limit)).collect(),
                 deadline: None,
             },
-            marks: calls()
-                .map(|(call, limit)| call.marks(self.mode, limit, now))
-                .collect(),
+            marks: calls().map(|(call, limit)| call.marks(self.mode, limit, now)).collect(),
         }
     }
 }
@@ -238,9 +229,9 @@ impl Amount {
     fn hits(self, limit: &Limit) -> u64 {
         match self {
             Self::Hits(hits) => hits,
-            Self::Capacity(eighths, more) => (limit.capacity * eighths / 8)
-                .saturating_add_signed(more)
-                .max(1),
+            Self::Capacity(eighths, more) => {
+                (limit.capacity * eighths / 8).saturating_add_signed(more).max(1)
+            }
         }
     }
 }
@@ -265,11 +256,9 @@ impl Gap {
             Self::Period(counter, parts, more) => {
                 (micros + period(counter) / 256 * parts).saturating_add_signed(more)
             }
-            Self::WindowEnd(counter, more) => limits[counter]
-                .window(now)
-                .end
-                .as_micros()
-                .saturating_add_signed(more),
+            Self::WindowEnd(counter, more) => {
+                limits[counter].window(now).end.as_micros().saturating_add_signed(more)
+            }
             Self::Retry(counter, more) => micros
                 .saturating_add(retries[counter].as_micros())
                 .saturating_add_signed(ticks(counter, more)),
@@ -287,11 +276,7 @@ impl Gap {
 }
 
 fn check(number: usize, limit: Limit, hits: Hits) -> Check {
-    let end = if limit.algorithm == Algorithm::FixedWindow {
-        ":"
-    } else {
-        ""
-    };
+    let end = if limit.algorithm == Algorithm::FixedWindow { ":" } else { "" };
     let key = format!("{}{number}{end}", limit.algorithm);
     Check::new(Key::from(key.as_str()), limit, hits)
 }
@@ -316,23 +301,10 @@ fn finds(limit: &Limit) -> Vec<Found> {
             finds.extend([" 5", "5 "].map(text));
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            let (price, at) = (
-                double(limit.period_ticks()),
-                double(limit.tick.since_epoch(START)),
-            );
+            let (price, at) = (double(limit.period_ticks()), double(limit.tick.since_epoch(START)));
             let (full, far) = (price * double(limit.capacity), double(EXACT_MAX - 1));
             let (infinity, nan) = (f64::INFINITY, f64::NAN);
-            let spent = [
-                0.0,
-                price,
-                full,
-                full + price,
-                2.0 * full,
-                far,
-                infinity,
-                -1.0,
-                nan,
-            ];
+            let spent = [0.0, price, full, full + price, 2.0 * full, far, infinity, -1.0, nan];
             let ats = [0.0, at + 1.0, at + price, far, infinity];
             let buckets = spent.map(|spent| (spent, at)).into_iter();
             let buckets = buckets.chain(ats.map(|at| (full, at))).chain([
@@ -350,11 +322,7 @@ fn finds(limit: &Limit) -> Vec<Found> {
             finds.extend(texts.map(text));
         }
         Algorithm::SlidingWindow => {
-            let numbers = if limit.buckets > 0 {
-                limit.buckets as usize + 2
-            } else {
-                3
-            };
+            let numbers = if limit.buckets > 0 { limit.buckets as usize + 2 } else { 3 };
             let windows = |numbers: usize| Found::Text([0; 8].repeat(numbers));
             finds.extend([windows(numbers - 1), windows(numbers + 1)]);
         }
@@ -364,10 +332,7 @@ fn finds(limit: &Limit) -> Vec<Found> {
     finds
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "numbers below 2^53 lose nothing"
-)]
+#[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 lose nothing")]
 fn double(number: u64) -> f64 {
     number as f64
 }
@@ -401,11 +366,8 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
             over_limit_hits,
         )| {
             // There are five callers.
-            let requests = if algorithm == Algorithm::Concurrency {
-                requests % 5
-            } else {
-                requests
-            };
+            let requests =
+                if algorithm == Algorithm::Concurrency { requests % 5 } else { requests };
             let terms = Terms {
                 unit_multiplier,
                 windows,
@@ -435,9 +397,7 @@ fn fitting(terms: Terms) -> Terms {
     Terms {
         burst: terms.burst.filter(|_| algorithm.is_bucket()),
         max_wait: terms.max_wait.filter(|_| algorithm.is_bucket()),
-        buckets: terms
-            .buckets
-            .filter(|_| algorithm == Algorithm::SlidingWindow),
+        buckets: terms.buckets.filter(|_| algorithm == Algorithm::SlidingWindow),
         lease: terms.lease.filter(|_| is_held),
         over_limit_hits: terms.over_limit_hits.filter(|_| !is_held),
         ..terms
@@ -452,11 +412,7 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
     (limits, found, other).prop_map(
         |(limit, (is_found, found), (large, requests, burst, is_large))| {
             let requests = if is_large { large } else { requests };
-            let burst = if limit.tick == tollgate::limit::Tick::Micro {
-                burst
-            } else {
-                large
-            };
+            let burst = if limit.tick == tollgate::limit::Tick::Micro { burst } else { large };
             let measures = |limit: &Limit| (limit.period, limit.tick, limit.windows);
             let same_key = |other: &Limit| {
                 limit.algorithm == Algorithm::Concurrency || measures(other) == measures(&limit)
@@ -479,10 +435,7 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
                     limit.algorithm,
                 )
             };
-            let other = Limit::new(&fitting(terms))
-                .ok()
-                .filter(same_key)
-                .unwrap_or(limit);
+            let other = Limit::new(&fitting(terms)).ok().filter(same_key).unwrap_or(limit);
             Terms2 {
                 limits: [limit, other],
                 found: (is_found == 0).then(|| found.get(&finds(&limit)).clone()),
@@ -554,31 +507,17 @@ fn batches() -> impl Strategy<Value = Batch> {
     });
     let reloaded = prop_oneof![2 => Just([false; KEYS]), 1 => any::<[bool; KEYS]>()];
     let writes = prop_oneof![6 => Just(Writes::Taken), 1 => Just(Writes::Rejected)];
-    (gaps(), reloaded, prop::collection::vec(group, 1..4), writes).prop_map(
-        |(gap, reloaded, asks, writes)| Batch {
-            gap,
-            reloaded,
-            asks,
-            writes,
-        },
-    )
+    (gaps(), reloaded, prop::collection::vec(group, 1..4), writes)
+        .prop_map(|(gap, reloaded, asks, writes)| Batch { gap, reloaded, asks, writes })
 }
 
 /// Histories of counters of these algorithms.
 pub(crate) fn histories(algorithms: &'static [Algorithm]) -> impl Strategy<Value = History> {
-    let jitter = prop_oneof![
-        Just(Span::ZERO),
-        Just(Span::from_secs(1)),
-        Just(Span::from_secs(299))
-    ];
+    let jitter =
+        prop_oneof![Just(Span::ZERO), Just(Span::from_secs(1)), Just(Span::from_secs(299))];
     let counters = std::array::from_fn(|_| counters(algorithms));
-    (counters, jitter, prop::collection::vec(batches(), 1..16)).prop_map(
-        |(counters, jitter, batches)| History {
-            counters,
-            jitter,
-            batches,
-        },
-    )
+    (counters, jitter, prop::collection::vec(batches(), 1..16))
+        .prop_map(|(counters, jitter, batches)| History { counters, jitter, batches })
 }
 
 /// Every find at a key of every kind of limit of these algorithms, and every kind of call to it,
@@ -590,33 +529,24 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
         Size::Add(Amount::Capacity(8, 0)),
         Size::Look,
     ];
-    let calls = calls.into_iter().chain([
-        Size::GiveBack(Amount::Hits(1)),
-        Size::GiveBack(Amount::Hits(1 << 32)),
-    ]);
+    let calls = calls
+        .into_iter()
+        .chain([Size::GiveBack(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1 << 32))]);
     let calls: Vec<Size> = calls.collect();
     let mut histories = Vec::new();
-    for limit in table_limits()
-        .into_iter()
-        .filter(|limit| algorithms.contains(&limit.algorithm))
-    {
+    for limit in table_limits().into_iter().filter(|limit| algorithms.contains(&limit.algorithm)) {
         let mut finds: Vec<Option<Found>> = finds(&limit).into_iter().map(Some).collect();
         finds.resize(finds.len().next_multiple_of(KEYS) + KEYS, None);
         for finds in finds.chunks(KEYS) {
-            for (size, (mode, group)) in calls
-                .iter()
-                .flat_map(|&size| MANNERS.map(|manner| (size, manner)))
+            for (size, (mode, group)) in
+                calls.iter().flat_map(|&size| MANNERS.map(|manner| (size, manner)))
             {
                 let counters = std::array::from_fn(|number| Terms2 {
                     limits: [limit; 2],
                     found: finds[number].clone(),
                 });
                 let batch = |gap, size, writes| {
-                    let call = |counter, size| Call {
-                        size,
-                        group,
-                        ..hit(counter)
-                    };
+                    let call = |counter, size| Call { size, group, ..hit(counter) };
                     let neighbour = |counter| {
                         ((mode, group) != MANNERS[0])
                             .then(|| call((counter + 1) % KEYS, Size::Look))
@@ -638,17 +568,9 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
                 let batches = vec![
                     batch(Gap::Micros(0), size, Writes::Rejected),
                     batch(Gap::Micros(0), size, Writes::Taken),
-                    batch(
-                        Gap::Ticks(0, 1, 0),
-                        Size::Add(Amount::Hits(1)),
-                        Writes::Taken,
-                    ),
+                    batch(Gap::Ticks(0, 1, 0), Size::Add(Amount::Hits(1)), Writes::Taken),
                 ];
-                histories.push(History {
-                    counters,
-                    jitter: Span::ZERO,
-                    batches,
-                });
+                histories.push(History { counters, jitter: Span::ZERO, batches });
             }
         }
     }
@@ -656,12 +578,7 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
         table_limits()
             .into_iter()
             .filter(|limit| algorithms.contains(&limit.algorithm))
-            .flat_map(|limit| {
-                [
-                    give_backs_beside_a_veto(limit),
-                    soft_hits_beside_a_veto(limit),
-                ]
-            }),
+            .flat_map(|limit| [give_backs_beside_a_veto(limit), soft_hits_beside_a_veto(limit)]),
     );
     if algorithms.contains(&Algorithm::SlidingLog) {
         histories.push(full_logs());
@@ -691,10 +608,7 @@ fn full_logs() -> History {
     let batch = |gap, size: [Size; KEYS]| {
         let ask = |number: usize| Group {
             mode: Mode::Independent,
-            calls: vec![Call {
-                size: size[number],
-                ..hit(number)
-            }],
+            calls: vec![Call { size: size[number], ..hit(number) }],
         };
         Batch {
             gap,
@@ -707,10 +621,7 @@ fn full_logs() -> History {
     let batches = vec![
         batch(Gap::Micros(1), [add; KEYS]),
         batch(Gap::Micros(1), [add; KEYS]),
-        batch(
-            Gap::Micros(1),
-            [Size::Add(Amount::Hits(20_000)), Size::Look, give_back, add],
-        ),
+        batch(Gap::Micros(1), [Size::Add(Amount::Hits(20_000)), Size::Look, give_back, add]),
         batch(Gap::Micros(1), [add; KEYS]),
         // By then the oldest 5,000 or so have left.
         batch(Gap::Micros(1_000_000 - 5_000), [add; KEYS]),
@@ -721,11 +632,7 @@ fn full_logs() -> History {
         batch(Gap::Micros(5), [add; KEYS]),
         batch(Gap::Back(5), [add; KEYS]),
     ];
-    History {
-        counters,
-        jitter: Span::ZERO,
-        batches,
-    }
+    History { counters, jitter: Span::ZERO, batches }
 }
 
 /// A grant of exactly the hits of the present window, when little is left of the window before.
@@ -735,10 +642,7 @@ fn grant_of_the_present_window() -> History {
     let batch = |gap, mode, size| Batch {
         gap,
         reloaded: [false; KEYS],
-        asks: vec![Group {
-            mode,
-            calls: vec![Call { size, ..hit(0) }],
-        }],
+        asks: vec![Group { mode, calls: vec![Call { size, ..hit(0) }] }],
         writes: Writes::Taken,
     };
     let add = |hits| Size::Add(Amount::Hits(hits));
@@ -749,15 +653,8 @@ fn grant_of_the_present_window() -> History {
         batch(Gap::Period(0, 240, 0), Mode::Independent, add(2)),
         batch(Gap::Micros(0), Mode::Grant, give_back),
     ];
-    let counters = std::array::from_fn(|_| Terms2 {
-        limits: [limit; 2],
-        found: None,
-    });
-    History {
-        counters,
-        jitter: Span::ZERO,
-        batches,
-    }
+    let counters = std::array::from_fn(|_| Terms2 { limits: [limit; 2], found: None });
+    History { counters, jitter: Span::ZERO, batches }
 }
 
 /// Over limit until a lease ends that is behind another one: behind one that has ended, and behind one
@@ -775,20 +672,13 @@ fn over_limit_behind_other_leases() -> History {
             mode: Mode::Independent,
             calls: calls
                 .iter()
-                .map(|&(counter, holder)| Call {
-                    holder,
-                    group: 1,
-                    ..hit(counter)
-                })
+                .map(|&(counter, holder)| Call { holder, group: 1, ..hit(counter) })
                 .collect(),
         }],
         writes: Writes::Taken,
     };
     History {
-        counters: std::array::from_fn(|_| Terms2 {
-            limits,
-            found: None,
-        }),
+        counters: std::array::from_fn(|_| Terms2 { limits, found: None }),
         jitter: Span::ZERO,
         batches: vec![
             batch(0, false, &[(0, 0)]),
@@ -803,10 +693,7 @@ fn over_limit_behind_other_leases() -> History {
 /// Hits that do not enforce, after others of their request on the same key: of one that is undone,
 /// which alone makes them over limit, and of one that stays.
 fn soft_hits_beside_a_veto(limit: Limit) -> History {
-    let counters = std::array::from_fn(|_| Terms2 {
-        limits: [limit; 2],
-        found: None,
-    });
+    let counters = std::array::from_fn(|_| Terms2 { limits: [limit; 2], found: None });
     let call = |counter, enforcing, eighths, more| Call {
         size: Size::Add(Amount::Capacity(eighths, more)),
         enforcing,
@@ -815,48 +702,24 @@ fn soft_hits_beside_a_veto(limit: Limit) -> History {
     let batch = |calls| Batch {
         gap: Gap::Micros(1),
         reloaded: [false; KEYS],
-        asks: vec![Group {
-            mode: Mode::Independent,
-            calls: joined(calls),
-        }],
+        asks: vec![Group { mode: Mode::Independent, calls: joined(calls) }],
         writes: Writes::Taken,
     };
     let full = |counter| call(counter, false, 8, 0);
     let (over, one) = (|counter| call(counter, true, 8, 1), call(2, false, 0, 1));
-    let batches = vec![
-        batch(vec![full(0), full(0), over(1)]),
-        batch(vec![over(2), one]),
-    ];
-    History {
-        counters,
-        jitter: Span::ZERO,
-        batches,
-    }
+    let batches = vec![batch(vec![full(0), full(0), over(1)]), batch(vec![over(2), one])];
+    History { counters, jitter: Span::ZERO, batches }
 }
 
 /// A refund to a counter in debt, in a request that another check rejects: the counter is
 /// unchanged, and the reply has its present state.
 fn give_backs_beside_a_veto(limit: Limit) -> History {
-    let counters = std::array::from_fn(|_| Terms2 {
-        limits: [limit; 2],
-        found: None,
-    });
-    let call = |counter, size| Call {
-        size,
-        ..hit(counter)
-    };
-    let batch = |gap, asks| Batch {
-        gap,
-        reloaded: [false; KEYS],
-        asks,
-        writes: Writes::Taken,
-    };
+    let counters = std::array::from_fn(|_| Terms2 { limits: [limit; 2], found: None });
+    let call = |counter, size| Call { size, ..hit(counter) };
+    let batch = |gap, asks| Batch { gap, reloaded: [false; KEYS], asks, writes: Writes::Taken };
     let alone = |size| {
         (0..KEYS)
-            .map(|counter| Group {
-                mode: Mode::Independent,
-                calls: vec![call(counter, size)],
-            })
+            .map(|counter| Group { mode: Mode::Independent, calls: vec![call(counter, size)] })
             .collect()
     };
     let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
@@ -866,10 +729,7 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
             call(1, Size::GiveBack(Amount::Hits(hits))),
             call(2, Size::Look),
         ];
-        vec![Group {
-            mode: Mode::Independent,
-            calls: joined(calls),
-        }]
+        vec![Group { mode: Mode::Independent, calls: joined(calls) }]
     };
     let batches = vec![
         batch(Gap::Micros(0), alone(Size::Add(Amount::Capacity(8, 0)))),
@@ -880,12 +740,8 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
         // Equal arguments before and after those of the request.
         batch(
             Gap::Micros(1),
-            [
-                alone(Size::Add(Amount::Hits(1))),
-                blocked(2),
-                alone(Size::Add(Amount::Hits(1))),
-            ]
-            .concat(),
+            [alone(Size::Add(Amount::Hits(1))), blocked(2), alone(Size::Add(Amount::Hits(1)))]
+                .concat(),
         ),
         // In debt, as much is spent after it as before, but at other times.
         batch(
@@ -909,11 +765,7 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
             }],
         ),
     ];
-    History {
-        counters,
-        jitter: Span::ZERO,
-        batches,
-    }
+    History { counters, jitter: Span::ZERO, batches }
 }
 
 /// One holder releases a slot and another one asks for one, in one call, where there are fewer
@@ -924,20 +776,12 @@ fn fewer_places() -> History {
         ..Terms::new(places, Unit::Second, Algorithm::Concurrency)
     };
     let limits = |fewer| [4, fewer].map(|places| Limit::new(&held(places)).expect("a limit"));
-    let counters = std::array::from_fn(|number| Terms2 {
-        limits: limits([1, 2][number % 2]),
-        found: None,
-    });
-    let call = |counter, holder| Call {
-        holder,
-        ..hit(counter)
-    };
+    let counters =
+        std::array::from_fn(|number| Terms2 { limits: limits([1, 2][number % 2]), found: None });
+    let call = |counter, holder| Call { holder, ..hit(counter) };
     let batch = |reloaded, calls: &dyn Fn(usize) -> Vec<Call>| {
         let asks = (0..KEYS)
-            .map(|counter| Group {
-                mode: Mode::Independent,
-                calls: calls(counter),
-            })
+            .map(|counter| Group { mode: Mode::Independent, calls: calls(counter) })
             .collect();
         Batch {
             gap: Gap::Micros(1_000_000),
@@ -946,24 +790,13 @@ fn fewer_places() -> History {
             writes: Writes::Taken,
         }
     };
-    let mut batches: Vec<Batch> = (0..4)
-        .map(|holder| batch(false, &|counter| vec![call(counter, holder)]))
-        .collect();
+    let mut batches: Vec<Batch> =
+        (0..4).map(|holder| batch(false, &|counter| vec![call(counter, holder)])).collect();
     let give_back = Size::GiveBack(Amount::Hits(1));
     batches.push(batch(true, &|counter| {
-        vec![
-            Call {
-                size: give_back,
-                ..call(counter, 3)
-            },
-            call(counter, 4),
-        ]
+        vec![Call { size: give_back, ..call(counter, 3) }, call(counter, 4)]
     }));
-    History {
-        counters,
-        jitter: Span::ZERO,
-        batches,
-    }
+    History { counters, jitter: Span::ZERO, batches }
 }
 
 /// There are fewer places than leases, and one of them is given back in a request that another
@@ -974,34 +807,20 @@ fn lease_given_back_beside_a_veto() -> History {
         ..Terms::new(places, Unit::Second, Algorithm::Concurrency)
     };
     let limits = [4, 1].map(|places| Limit::new(&held(places)).expect("a limit"));
-    let counters = std::array::from_fn(|_| Terms2 {
-        limits,
-        found: None,
-    });
-    let call = |holder, size| Call {
-        size,
-        holder,
-        ..hit(0)
-    };
+    let counters = std::array::from_fn(|_| Terms2 { limits, found: None });
+    let call = |holder, size| Call { size, holder, ..hit(0) };
     let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
     let batch = |reloaded, calls| Batch {
         gap: Gap::Micros(1_000),
         reloaded: [reloaded; KEYS],
-        asks: vec![Group {
-            mode: Mode::Independent,
-            calls,
-        }],
+        asks: vec![Group { mode: Mode::Independent, calls }],
         writes: Writes::Taken,
     };
     let batches = vec![
         batch(false, (0..4).map(|holder| call(holder, add)).collect()),
         batch(true, joined(vec![call(3, give_back), call(4, add)])),
     ];
-    History {
-        counters,
-        jitter: Span::ZERO,
-        batches,
-    }
+    History { counters, jitter: Span::ZERO, batches }
 }
 
 /// All or nothing.
@@ -1042,23 +861,16 @@ fn table_limits() -> Vec<Limit> {
             ..Terms::new(10, minute, Algorithm::LeakyBucket)
         },
         Terms::new(10, minute, Algorithm::SlidingWindow),
-        Terms {
-            buckets: Some(4),
-            ..Terms::new(10, minute, Algorithm::SlidingWindow)
-        },
+        Terms { buckets: Some(4), ..Terms::new(10, minute, Algorithm::SlidingWindow) },
         Terms::new(10, minute, Algorithm::SlidingLog),
     ];
     let limit = |terms| Limit::new(&terms).expect("a limit");
     let both = kinds.into_iter().flat_map(|terms| {
-        OverLimitHits::ALL.map(|over_limit_hits| Terms {
-            over_limit_hits: Some(over_limit_hits),
-            ..terms
-        })
+        OverLimitHits::ALL
+            .map(|over_limit_hits| Terms { over_limit_hits: Some(over_limit_hits), ..terms })
     });
-    let held = Terms {
-        lease: Some(Span::from_secs(30)),
-        ..Terms::new(2, second, Algorithm::Concurrency)
-    };
+    let held =
+        Terms { lease: Some(Span::from_secs(30)), ..Terms::new(2, second, Algorithm::Concurrency) };
     both.chain([held]).map(limit).collect()
 }
 
@@ -1088,9 +900,7 @@ pub(crate) fn goes_by_the_servers_clock(
             Form::Text,
         ))
         .cmd("TIME");
-    let values: Vec<Value> = call
-        .query(&mut connection)
-        .map_err(|error| error.to_string())?;
+    let values: Vec<Value> = call.query(&mut connection).map_err(|error| error.to_string())?;
     let time = |value: &Value| {
         redis::from_redis_value::<(u64, u64)>(value.clone())
             .map(|(seconds, micros)| seconds * 1_000_000 + micros)
@@ -1104,10 +914,7 @@ pub(crate) fn goes_by_the_servers_clock(
     if is_between {
         Ok(())
     } else {
-        Err(format!(
-            "between {before} and {after} it says that it is {:?}",
-            replies.now
-        ))
+        Err(format!("between {before} and {after} it says that it is {:?}", replies.now))
     }
 }
 
@@ -1121,9 +928,7 @@ fn redis_says_and_leaves_what_the_algorithms_do_whatever_is_asked() {
         ..ProptestConfig::default()
     };
     let played = TestRunner::new(config).run(&histories(&Algorithm::ALL), |history| {
-        history
-            .play(&mut twins.borrow_mut())
-            .map_err(TestCaseError::fail)
+        history.play(&mut twins.borrow_mut()).map_err(TestCaseError::fail)
     });
     played.unwrap_or_else(|error| panic!("{error}"));
 }
@@ -1133,9 +938,7 @@ fn redis_says_and_leaves_what_the_algorithms_do_whatever_is_found() {
     let server = RedisProcess::start();
     let mut twins = Twins::new(&server, Script::serving()).expect("it is a script");
     for history in table(&Algorithm::ALL) {
-        history
-            .play(&mut twins)
-            .unwrap_or_else(|error| panic!("{error}\n{history:?}"));
+        history.play(&mut twins).unwrap_or_else(|error| panic!("{error}\n{history:?}"));
     }
 }
 

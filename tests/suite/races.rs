@@ -64,11 +64,8 @@ fn grants_exactly_the_limit(algorithm: &str) {
     };
     let services: Vec<TestServer> = (0..SERVICES).map(|_| start()).collect();
     let granted = race(&services, ROUNDS, CALLS, |call| {
-        let caller = if names_holders {
-            format!("{} {}", call.client, call.number)
-        } else {
-            String::new()
-        };
+        let caller =
+            if names_holders { format!("{} {}", call.client, call.number) } else { String::new() };
         let round = call.round.to_string();
         request("d", &[&[("round", &round), ("caller", &caller)]])
     });
@@ -94,10 +91,7 @@ pub(crate) fn race(
     let errors = Mutex::new(Vec::new());
     let barrier = Barrier::new(services.len() * CLIENTS);
     thread::scope(|scope| {
-        for (client, service) in services
-            .iter()
-            .flat_map(|service| [service; CLIENTS])
-            .enumerate()
+        for (client, service) in services.iter().flat_map(|service| [service; CLIENTS]).enumerate()
         {
             let (granted, barrier, errors, request_of) = (&granted, &barrier, &errors, &request_of);
             scope.spawn(move || {
@@ -110,11 +104,7 @@ pub(crate) fn race(
                     for (round, granted) in granted.iter().enumerate() {
                         barrier.wait();
                         for number in 0..calls {
-                            let call = RaceCall {
-                                round,
-                                client,
-                                number,
-                            };
+                            let call = RaceCall { round, client, number };
                             match connection.call(request_of(call)).await {
                                 Ok(answer) if answer.overall_code() == Code::Ok => {
                                     _ = granted.fetch_add(1, Relaxed);
@@ -132,11 +122,6 @@ pub(crate) fn race(
         }
     });
     let errors = errors.into_inner().expect("no client panics with it");
-    assert!(
-        errors.is_empty(),
-        "{} errors, such as {}",
-        errors.len(),
-        errors[0]
-    );
+    assert!(errors.is_empty(), "{} errors, such as {}", errors.len(), errors[0]);
     granted.into_iter().map(AtomicUsize::into_inner).collect()
 }

@@ -27,10 +27,7 @@ struct Cli {
 pub(crate) fn connecting(settings: &[(&str, &str)]) -> Result<Resolved, String> {
     let set = settings.iter().filter(|(_, value)| !value.is_empty());
     let flags = set.flat_map(|(name, value)| {
-        [
-            format!("--{}", name.to_lowercase().replace('_', "-")),
-            (*value).to_owned(),
-        ]
+        [format!("--{}", name.to_lowercase().replace('_', "-")), (*value).to_owned()]
     });
     let cli = Cli::try_parse_from(std::iter::once("tollgate".to_owned()).chain(flags))
         .expect("each of them is right");
@@ -63,29 +60,20 @@ async fn connect(settings: &[(&str, &str)]) -> RedisResult<MultiplexedConnection
 }
 
 pub(crate) async fn info(connection: &mut MultiplexedConnection) -> String {
-    redis::cmd("INFO")
-        .arg("server")
-        .query_async(connection)
-        .await
-        .expect("it answers")
+    redis::cmd("INFO").arg("server").query_async(connection).await.expect("it answers")
 }
 
 /// Asserts that the settings lead to this server and no other, and gives its word about the
 /// connection: user, database and more.
 pub(crate) async fn reach(server: &RedisProcess, settings: &[(&str, &str)]) -> String {
-    let mut connection = connect(settings)
-        .await
-        .unwrap_or_else(|error| panic!("{settings:?}: {error}"));
+    let mut connection =
+        connect(settings).await.unwrap_or_else(|error| panic!("{settings:?}: {error}"));
     let info = info(&mut connection).await;
     assert!(
         info.contains(&format!("process_id:{}\r", server.pid())),
         "{settings:?} lead elsewhere: {info}"
     );
-    redis::cmd("CLIENT")
-        .arg("INFO")
-        .query_async(&mut connection)
-        .await
-        .expect("it answers")
+    redis::cmd("CLIENT").arg("INFO").query_async(&mut connection).await.expect("it answers")
 }
 
 /// Asserts that connecting fails, and returns the error.
@@ -100,16 +88,13 @@ pub(crate) async fn connect_error(settings: &[(&str, &str)]) -> String {
 }
 
 pub(crate) fn text(path: &Path) -> &str {
-    path.to_str()
-        .expect("temporary directories have plain names")
+    path.to_str().expect("temporary directories have plain names")
 }
 
 #[tokio::test]
 async fn what_the_url_is_wins_over_the_socket_type() {
-    let (by_tcp, by_socket) = (
-        RedisProcess::start(),
-        RedisProcess::builder().with_nothing_but_a_socket().start(),
-    );
+    let (by_tcp, by_socket) =
+        (RedisProcess::start(), RedisProcess::builder().with_nothing_but_a_socket().start());
     for socket_type in ["tcp", "unix", ""] {
         let socket_type = ("REDIS_SOCKET_TYPE", socket_type);
         reach(&by_tcp, &[("REDIS_URL", &by_tcp.address()), socket_type]).await;
@@ -151,16 +136,11 @@ async fn a_password_is_sent_whatever_is_in_it() {
 
 #[tokio::test]
 async fn a_user_of_an_acl_is_let_in_by_the_url_or_by_redis_auth() {
-    let server = RedisProcess::builder()
-        .with_user("user app on >s3:cret ~* +@all")
-        .start();
+    let server = RedisProcess::builder().with_user("user app on >s3:cret ~* +@all").start();
     let address = server.address();
     for (url, auth) in [
         (format!("redis://app:s3:cret@{address}"), ""),
-        (
-            format!("redis://{address}?username=app&password=s3:cret"),
-            "",
-        ),
+        (format!("redis://{address}?username=app&password=s3:cret"), ""),
         (address.clone(), "app:s3:cret"),
         (format!("redis://default:wrong@{address}"), "app:s3:cret"),
         (format!("redis://app@{address}"), ":s3:cret"),
@@ -177,16 +157,10 @@ async fn a_user_of_an_acl_is_let_in_by_the_url_or_by_redis_auth() {
 async fn a_wrong_password_is_told_and_not_shown() {
     let server = RedisProcess::builder().with_password("right").start();
     let address = server.address();
-    for (url, auth) in [
-        (format!("redis://:s3cret@{address}"), ""),
-        (address, "default:s3cret"),
-    ] {
+    for (url, auth) in [(format!("redis://:s3cret@{address}"), ""), (address, "default:s3cret")] {
         let error = connect_error(&[("REDIS_URL", &url), ("REDIS_AUTH", auth)]).await;
         let why = "rejects the user or password (WRONGPASS)";
-        assert!(
-            error.contains(why) && error.contains(&server.url()),
-            "{error}"
-        );
+        assert!(error.contains(why) && error.contains(&server.url()), "{error}");
         assert!(!error.contains("s3cret"), "{error}");
     }
 }
@@ -209,16 +183,11 @@ async fn the_database_is_the_one_that_is_named() {
         let set = set.arg(&["here", &url]).query_async(&mut connection).await;
         let () = set.expect("it answers");
         let keyspace: String = server.command(&["INFO", "keyspace"]);
-        assert!(
-            keyspace.contains(&format!("db{database}:keys=1,")),
-            "{url}: {keyspace}"
-        );
+        assert!(keyspace.contains(&format!("db{database}:keys=1,")), "{url}: {keyspace}");
         server.command::<()>(&["FLUSHALL"]);
     }
     assert!(
-        connect_error(&[("REDIS_URL", &format!("{}/99", server.url()))])
-            .await
-            .contains("refused")
+        connect_error(&[("REDIS_URL", &format!("{}/99", server.url()))]).await.contains("refused")
     );
 }
 
@@ -237,40 +206,21 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
     let [cert, key, other, empty, garbled] =
         [&one.cert, &one.key, &other.key, &empty, &garbled].map(|path| text(path));
     let missing = "/no/such.pem";
-    let [of_ca, of_cert, of_key] = [
-        "REDIS_TLS_CACERT",
-        "REDIS_TLS_CLIENT_CERT",
-        "REDIS_TLS_CLIENT_KEY",
-    ];
+    let [of_ca, of_cert, of_key] =
+        ["REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"];
     let no_file = format!("{missing}: No such file");
     let no_cert = format!("{key} has no certificate in PEM");
     // The authority, or the client's certificate and key; the setting that is named, and why.
     for (files, named, why) in [
         (&[missing][..], of_ca, no_file.clone()),
-        (
-            &[empty],
-            of_ca,
-            format!("{empty} has no certificate in PEM"),
-        ),
+        (&[empty], of_ca, format!("{empty} has no certificate in PEM")),
         (&[key], of_ca, no_cert.clone()),
-        (
-            &[garbled],
-            of_ca,
-            format!("{garbled} has no authority's certificate"),
-        ),
+        (&[garbled], of_ca, format!("{garbled} has no authority's certificate")),
         (&[missing, key], of_cert, no_file.clone()),
         (&[cert, missing], of_key, no_file),
         (&[key, cert], of_cert, no_cert),
-        (
-            &[cert, cert],
-            of_key,
-            format!("{cert} has no private key in PEM"),
-        ),
-        (
-            &[cert, other],
-            "REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY",
-            String::new(),
-        ),
+        (&[cert, cert], of_key, format!("{cert} has no private key in PEM")),
+        (&[cert, other], "REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY", String::new()),
     ] {
         let settings = match files {
             [ca] => vec![(of_ca, *ca)],

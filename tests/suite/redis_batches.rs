@@ -18,19 +18,12 @@ const START: Time = Time::from_micros(1_700_000_000_123_456);
 fn limit(algorithm: Algorithm, requests: u32, over_limit_hits: OverLimitHits) -> Limit {
     let terms = all_at_once(requests, Unit::Day, algorithm);
     let over_limit_hits = Some(over_limit_hits).filter(|_| algorithm != Algorithm::Concurrency);
-    Limit::new(&Terms {
-        over_limit_hits,
-        ..terms
-    })
-    .expect("a limit")
+    Limit::new(&Terms { over_limit_hits, ..terms }).expect("a limit")
 }
 
 /// The first of all holders, where it matters who holds.
 fn check(key: &str, limit: Limit, hits: Hits) -> Check {
-    Check {
-        holder: Some(b"first".to_vec().into()),
-        ..Check::new(Key::from(key), limit, hits)
-    }
+    Check { holder: Some(b"first".to_vec().into()), ..Check::new(Key::from(key), limit, hits) }
 }
 
 /// Checks of all kinds, each of a counter of its own.
@@ -55,13 +48,7 @@ fn checks(count: usize) -> Vec<Check> {
 async fn bench(clock: Clock) -> Bench {
     let now = clock.now();
     let bench = Bench::start(clock);
-    let peek = |algorithm| {
-        check(
-            "peeked",
-            limit(algorithm, 1, OverLimitHits::Drop),
-            Hits::Peek,
-        )
-    };
+    let peek = |algorithm| check("peeked", limit(algorithm, 1, OverLimitHits::Drop), Hits::Peek);
     let request = request_of([Algorithm::TokenBucket, Algorithm::FixedWindow].map(peek));
     bench.remote.decide(&request, now, None).await;
     bench.count_anew();
@@ -76,15 +63,9 @@ async fn bench_at_start() -> Bench {
 async fn time_is_read_once_per_call() {
     let clock = Clock::system();
     let bench = bench(clock.clone()).await;
-    bench
-        .remote
-        .decide(&request_of(checks(24)), clock.now(), None)
-        .await;
+    bench.remote.decide(&request_of(checks(24)), clock.now(), None).await;
     assert_eq!((bench.calls("evalsha"), bench.calls("time")), (1, 1));
-    bench
-        .remote
-        .decide(&atomic_request(checks(24)), clock.now(), None)
-        .await;
+    bench.remote.decide(&atomic_request(checks(24)), clock.now(), None).await;
     assert_eq!((bench.calls("evalsha"), bench.calls("time")), (2, 2));
 }
 
@@ -95,12 +76,7 @@ async fn a_request_of_256_windows_or_64_buckets_is_one_round_trip() {
         let check = |number| check(&format!("each{number}:"), limit, Hits::Add(1));
         (0..count).map(check).collect::<Vec<_>>()
     };
-    let windows = |count| {
-        each(
-            limit(Algorithm::FixedWindow, 9, OverLimitHits::Count),
-            count,
-        )
-    };
+    let windows = |count| each(limit(Algorithm::FixedWindow, 9, OverLimitHits::Count), count);
     let buckets = |count| each(limit(Algorithm::TokenBucket, 9, OverLimitHits::Drop), count);
     // How many batches, and how many of them call the script.
     for (request, expected) in [
@@ -119,10 +95,7 @@ async fn a_request_of_256_windows_or_64_buckets_is_one_round_trip() {
         let count = request.checks.len();
         bench.count_anew();
         let before = bench.batches();
-        assert_eq!(
-            bench.remote.decide(&request, START, None).await.len(),
-            count
-        );
+        assert_eq!(bench.remote.decide(&request, START, None).await.len(), count);
         assert_eq!(
             (bench.batches() - before, bench.calls("evalsha")),
             expected,
@@ -153,9 +126,8 @@ async fn calls_of_the_script_are_bounded_by_the_work_of_their_checks() {
     ] {
         let calls = async |count: usize, group: &str, hits: u64| {
             let key = |number| format!("{name} {group} {count} {number}:");
-            let mut checks: Vec<Check> = (0..count)
-                .map(|number| check(&key(number), limit, Hits::Add(1)))
-                .collect();
+            let mut checks: Vec<Check> =
+                (0..count).map(|number| check(&key(number), limit, Hits::Add(1))).collect();
             checks[0].hits = Hits::Add(hits);
             let request = match group {
                 "alone" => request_of(checks),
@@ -163,9 +135,7 @@ async fn calls_of_the_script_are_bounded_by_the_work_of_their_checks() {
             };
             bench.count_anew();
             let decisions = bench.remote.decide(&request, START, None).await;
-            let used = decisions
-                .iter()
-                .map(|decision| decision.expect("Redis").used);
+            let used = decisions.iter().map(|decision| decision.expect("Redis").used);
             (bench.calls("evalsha"), used.sum::<u64>())
         };
         let used = |count: usize| count as u64;
@@ -202,9 +172,7 @@ async fn all_or_nothing_of_several_calls_consumes_nothing_over_limit() {
         });
         let request = atomic_request(checks);
         let decisions = bench.remote.decide(&request, START, None).await;
-        let decided = decisions
-            .iter()
-            .map(|decision| decision.expect("Redis is there"));
+        let decided = decisions.iter().map(|decision| decision.expect("Redis is there"));
         let (used, over): (Vec<_>, Vec<_>) =
             decided.map(|verdict| (verdict.used, verdict.over)).unzip();
         assert_eq!(over, [vec![false; 199], vec![is_over]].concat());
@@ -221,17 +189,13 @@ async fn hits_of_a_batch_on_one_window_are_one_command() {
     let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Count);
     let hits = [1, 4, 2, 3, 1];
     let hit = |key: &str, hits| check(key, limit, Hits::Add(hits));
-    let request = hits
-        .into_iter()
-        .flat_map(|hits| [hit("one:", hits), hit("other:", 1)]);
+    let request = hits.into_iter().flat_map(|hits| [hit("one:", hits), hit("other:", 1)]);
     let request = request_of(request.collect::<Vec<_>>());
     let key = String::from_utf8(redis_key(&hit("one:", 1), START)).expect("it is text");
     for before in [None, Some(0), Some(3), Some(-5)] {
         bench.server.command::<()>(&["FLUSHDB"]);
         if let Some(before) = before {
-            bench
-                .server
-                .command::<()>(&["SET", &key, &before.to_string(), "EX", "86400"]);
+            bench.server.command::<()>(&["SET", &key, &before.to_string(), "EX", "86400"]);
         }
         bench.count_anew();
         let decisions = bench.remote.decide(&request, START, None).await;
@@ -243,11 +207,7 @@ async fn hits_of_a_batch_on_one_window_are_one_command() {
             assert_eq!((verdict.used, verdict.over), (used, used > 9), "{before:?}");
         }
         bench.lifetimes_are_set().await;
-        assert_eq!(
-            bench.server.command::<u64>(&["GET", &key]),
-            used,
-            "{before:?}"
-        );
+        assert_eq!(bench.server.command::<u64>(&["GET", &key]), used, "{before:?}");
     }
 }
 
@@ -255,10 +215,8 @@ async fn hits_of_a_batch_on_one_window_are_one_command() {
 async fn leased_windows_drop_hits_over_the_limit_by_one_command() {
     let bench = bench_at_start().await;
     let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop);
-    let leased = |hits| Check {
-        lease: Some(Arc::default()),
-        ..check("leased:", limit, Hits::Add(hits))
-    };
+    let leased =
+        |hits| Check { lease: Some(Arc::default()), ..check("leased:", limit, Hits::Add(hits)) };
     let checks: Vec<Check> = [1, 4, 2, 3, 1, 9].map(leased).into();
     let key = String::from_utf8(redis_key(&checks[0], START)).expect("it is text");
     for (before, is_known) in [None, Some(0), Some(3), Some(9), Some(12), Some(-5)]
@@ -302,10 +260,7 @@ async fn leased_windows_drop_hits_over_the_limit_by_one_command() {
 async fn leased_windows_are_charged_in_order_by_commands_and_script() {
     let bench = bench_at_start().await;
     let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop);
-    let leased = |hits| Check {
-        lease: Some(Arc::default()),
-        ..check("leased:", limit, hits)
-    };
+    let leased = |hits| Check { lease: Some(Arc::default()), ..check("leased:", limit, hits) };
     let hits = [
         Hits::Add(4),
         Hits::Peek,
@@ -330,10 +285,7 @@ async fn leased_windows_are_charged_in_order_by_commands_and_script() {
 async fn concurrent_leased_hits_use_all_of_a_window() {
     let bench = bench_at_start().await;
     let limit = limit(Algorithm::FixedWindow, 40, OverLimitHits::Drop);
-    let leased = |_| Check {
-        lease: Some(Arc::default()),
-        ..check("leased:", limit, Hits::Add(1))
-    };
+    let leased = |_| Check { lease: Some(Arc::default()), ..check("leased:", limit, Hits::Add(1)) };
     let key = String::from_utf8(redis_key(&leased(0), START)).expect("it is text");
     let mut admitted = 0;
     for _ in 0..20 {
@@ -351,10 +303,7 @@ async fn concurrent_leased_hits_use_all_of_a_window() {
 async fn leased_hits_that_never_fit_change_nothing() {
     let bench = bench_at_start().await;
     let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop);
-    let leased = |hits| Check {
-        lease: Some(Arc::default()),
-        ..check("leased:", limit, hits)
-    };
+    let leased = |hits| Check { lease: Some(Arc::default()), ..check("leased:", limit, hits) };
     for (hits, over) in [(Hits::Add(10), true), (Hits::Peek, false)] {
         bench.count_anew();
         let request = request_of([leased(hits)]);
@@ -404,25 +353,15 @@ async fn repeated_keys_are_charged_in_order() {
             .iter()
             .map(|answer| answer.map(|verdict| (verdict.used, verdict.over)))
             .collect();
-        let expected: Vec<_> = (1..=12)
-            .map(|number| Ok((number.min(8), number > 8)))
-            .collect();
+        let expected: Vec<_> = (1..=12).map(|number| Ok((number.min(8), number > 8))).collect();
         assert_eq!(used, expected, "{algorithm}");
         // In one request, and in one that takes several calls.
-        let again: Vec<Check> = (0..100)
-            .map(caller)
-            .map(|check| Check {
-                key: Key::from("again:"),
-                ..check
-            })
-            .collect();
+        let again: Vec<Check> =
+            (0..100).map(caller).map(|check| Check { key: Key::from("again:"), ..check }).collect();
         bench.server.command::<()>(&["FLUSHDB"]);
         let answers = bench.remote.decide(&request_of(again), START, None).await;
         assert_eq!(
-            answers
-                .iter()
-                .filter(|answer| answer.is_ok_and(|verdict| !verdict.over))
-                .count(),
+            answers.iter().filter(|answer| answer.is_ok_and(|verdict| !verdict.over)).count(),
             8
         );
     }
@@ -431,35 +370,18 @@ async fn repeated_keys_are_charged_in_order() {
 #[tokio::test]
 async fn windows_need_one_command_whatever_their_key_has() {
     let bench = bench_at_start().await;
-    let window = |hits| {
-        check(
-            "seen:",
-            limit(Algorithm::FixedWindow, 9, OverLimitHits::Count),
-            hits,
-        )
-    };
+    let window =
+        |hits| check("seen:", limit(Algorithm::FixedWindow, 9, OverLimitHits::Count), hits);
     let key = String::from_utf8(redis_key(&window(Hits::Peek), START)).expect("it is text");
     let cases: [(&[&str], Result<u64, CheckError>); 7] = [
         (&["SET", &key, "3", "EX", "86400"], Ok(5)),
         // There is none, or somebody has given back more than there was.
         (&["DEL", &key], Ok(2)),
         (&["SET", &key, "-7"], Ok(2)),
-        (
-            &["SET", &key, "9007199254740991", "EX", "86400"],
-            Ok((1 << 53) - 1),
-        ),
-        (
-            &["SET", &key, "9223372036854775807", "EX", "86400"],
-            Ok((1 << 53) - 1),
-        ),
-        (
-            &["SET", &key, "text", "EX", "86400"],
-            Err(StoreError::Rejected.not_counted()),
-        ),
-        (
-            &["HSET", &key, "field", "1"],
-            Err(StoreError::Rejected.not_counted()),
-        ),
+        (&["SET", &key, "9007199254740991", "EX", "86400"], Ok((1 << 53) - 1)),
+        (&["SET", &key, "9223372036854775807", "EX", "86400"], Ok((1 << 53) - 1)),
+        (&["SET", &key, "text", "EX", "86400"], Err(StoreError::Rejected.not_counted())),
+        (&["HSET", &key, "field", "1"], Err(StoreError::Rejected.not_counted())),
     ];
     for (words, expected) in cases {
         for (hits, command) in [(1, "incr"), (2, "incrby")] {
@@ -468,13 +390,7 @@ async fn windows_need_one_command_whatever_their_key_has() {
             bench.count_anew();
             let request = request_of([window(Hits::Add(hits))]);
             let answer = bench.remote.decide(&request, START, None).await[0];
-            let used = expected.map(|used| {
-                if used < 1 << 52 {
-                    used + hits - 2
-                } else {
-                    used
-                }
-            });
+            let used = expected.map(|used| if used < 1 << 52 { used + hits - 2 } else { used });
             assert_eq!(answer.map(|verdict| verdict.used), used, "{words:?}");
             let calls = ["incr", "incrby", "evalsha"].map(|name| bench.calls(name));
             let called = ["incr", "incrby", "evalsha"].map(|name| u64::from(name == command));
@@ -492,13 +408,8 @@ async fn windows_need_one_command_whatever_their_key_has() {
 #[tokio::test]
 async fn windows_are_charged_in_order_by_commands_and_script() {
     let bench = bench_at_start().await;
-    let window = |hits| {
-        check(
-            "seen:",
-            limit(Algorithm::FixedWindow, 9, OverLimitHits::Count),
-            hits,
-        )
-    };
+    let window =
+        |hits| check("seen:", limit(Algorithm::FixedWindow, 9, OverLimitHits::Count), hits);
     let hits = [
         Hits::Add(1),
         Hits::Peek,
@@ -510,20 +421,12 @@ async fn windows_are_charged_in_order_by_commands_and_script() {
     ];
     let expected = [1, 1, 3, 1, 5, 6, 6];
     for round in 0..3 {
-        let in_one_request = bench
-            .remote
-            .decide(&request_of(hits.map(window)), START, None)
-            .await;
+        let in_one_request = bench.remote.decide(&request_of(hits.map(window)), START, None).await;
         let apart = bench.ask_each(&hits.map(window), START).await;
         for (turn, answers) in [in_one_request.as_slice(), &apart].into_iter().enumerate() {
-            let used: Vec<_> = answers
-                .iter()
-                .map(|answer| answer.map(|verdict| verdict.used))
-                .collect();
-            assert_eq!(
-                used,
-                expected.map(|used| Ok(used + 12 * round + 6 * turn as u64))
-            );
+            let used: Vec<_> =
+                answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
+            assert_eq!(used, expected.map(|used| Ok(used + 12 * round + 6 * turn as u64)));
         }
     }
 }

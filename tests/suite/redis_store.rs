@@ -56,9 +56,7 @@ fn times_asked(redis: &RedisProcess) -> u64 {
 
 fn key_of_the_only_counter(redis: &RedisProcess) -> String {
     let keys: Vec<String> = redis.command(&["KEYS", "*"]);
-    let [key] = &keys[..] else {
-        panic!("one counter, not {keys:?}")
-    };
+    let [key] = &keys[..] else { panic!("one counter, not {keys:?}") };
     key.clone()
 }
 
@@ -69,20 +67,14 @@ async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
         .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
         .start();
     let mut client = server.client().await;
-    assert_eq!(
-        codes(&mut client, "k", 3).await,
-        [Code::Ok, Code::Ok, Code::OverLimit]
-    );
+    assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
     let asked = times_asked(&redis);
     assert_eq!(codes(&mut client, "k", 50).await, [Code::OverLimit; 50]);
     // Once a second Redis is asked all the same.
     let asked_again = times_asked(&redis) - asked;
     assert!(asked_again < 25, "{asked_again} of 50");
     let cached = Some(f64::from(50 - u32::try_from(asked_again).expect("few")));
-    assert_eq!(
-        server.metric("tollgate_over_limit_cache_hits_total"),
-        cached
-    );
+    assert_eq!(server.metric("tollgate_over_limit_cache_hits_total"), cached);
     assert_eq!(
         server.metric("ratelimit_service_rate_limit_d_k_over_limit_with_local_cache"),
         cached
@@ -114,10 +106,7 @@ async fn a_cached_refusal_is_for_its_own_limit_alone() {
     let with_limit = |requests_per_unit| {
         let mut request = request("d", &[&[("k", "v")]]);
         let unit = 4; // DAY
-        request.descriptors[0].limit = Some(RateLimitOverride {
-            requests_per_unit,
-            unit,
-        });
+        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit, unit });
         request
     };
     for expected in [Code::Ok, Code::OverLimit, Code::OverLimit] {
@@ -136,50 +125,29 @@ descriptors:
       - {key: b, rate_limit: {unit: year, requests_per_unit: 1}}
 ";
     let redis = RedisProcess::start();
-    let server = on_redis(rules, &redis.address())
-        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
-        .start();
+    let server =
+        on_redis(rules, &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
     let mut client = server.client().await;
     for _ in 0..4 {
         client.ask("d", &[("a", "1"), ("b", "2")]).await;
     }
     let labels = r#"{domain="d",key1="a",key2="b"}"#;
-    server.assert_metric(
-        &format!("ratelimit_service_rate_limit_over_limit{labels}"),
-        3.0,
-    );
-    server.assert_metric(
-        "ratelimit_service_rate_limit_d_a_b_over_limit_with_local_cache",
-        2.0,
-    );
+    server.assert_metric(&format!("ratelimit_service_rate_limit_over_limit{labels}"), 3.0);
+    server.assert_metric("ratelimit_service_rate_limit_d_a_b_over_limit_with_local_cache", 2.0);
 }
 
 #[tokio::test]
 async fn without_redis_each_rule_says_what_is_answered() {
-    let server = on_redis(POLICIES, NOWHERE)
-        .with_env("ON_STORE_ERROR", "error")
-        .start();
+    let server = on_redis(POLICIES, NOWHERE).with_env("ON_STORE_ERROR", "error").start();
     let mut client = server.client().await;
-    assert_eq!(
-        codes(&mut client, "local", 3).await,
-        [Code::Ok, Code::Ok, Code::OverLimit]
-    );
+    assert_eq!(codes(&mut client, "local", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
     assert_eq!(codes(&mut client, "allow", 3).await, [Code::Ok; 3]);
     assert_eq!(codes(&mut client, "deny", 2).await, [Code::OverLimit; 2]);
-    assert_eq!(
-        codes(&mut client, "by_domain", 2).await,
-        [Code::OverLimit; 2]
-    );
-    let refused = client
-        .call(request("d", &[&[("error", "v")]]))
-        .await
-        .expect_err("the caller is to know");
+    assert_eq!(codes(&mut client, "by_domain", 2).await, [Code::OverLimit; 2]);
+    let refused =
+        client.call(request("d", &[&[("error", "v")]])).await.expect_err("the caller is to know");
     assert_eq!(refused.code(), GrpcCode::Unavailable);
-    assert!(
-        refused.message().contains("on_store_error is error"),
-        "{}",
-        refused.message()
-    );
+    assert!(refused.message().contains("on_store_error is error"), "{}", refused.message());
     let reply =
         server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"error","value":"v"}]}]}"#);
     assert_eq!(reply.status, 503);
@@ -198,38 +166,22 @@ async fn without_redis_each_rule_says_what_is_answered() {
 
 #[tokio::test]
 async fn request_limits_follow_on_store_error() {
-    for (policy, expected) in [
-        ("allow", Some(Code::Ok)),
-        ("deny", Some(Code::OverLimit)),
-        ("error", None),
-    ] {
-        let server = on_redis(POLICIES, NOWHERE)
-            .with_env("ON_STORE_ERROR", policy)
-            .start();
+    for (policy, expected) in
+        [("allow", Some(Code::Ok)), ("deny", Some(Code::OverLimit)), ("error", None)]
+    {
+        let server = on_redis(POLICIES, NOWHERE).with_env("ON_STORE_ERROR", policy).start();
         let mut request = request("d", &[&[("free", "v")]]);
-        request.descriptors[0].limit = Some(RateLimitOverride {
-            requests_per_unit: 1,
-            unit: 1,
-        });
+        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 1 });
         let answer = server.client().await.call(request).await;
-        assert_eq!(
-            answer.ok().map(|answer| answer.overall_code()),
-            expected,
-            "{policy}"
-        );
+        assert_eq!(answer.ok().map(|answer| answer.overall_code()), expected, "{policy}");
     }
 }
 
 #[tokio::test]
 async fn each_of_several_replicas_lets_its_share_through() {
-    let server = on_redis(&limit_of(10), NOWHERE)
-        .with_env("REPLICAS", "4")
-        .start();
+    let server = on_redis(&limit_of(10), NOWHERE).with_env("REPLICAS", "4").start();
     let mut client = server.client().await;
-    assert_eq!(
-        codes(&mut client, "k", 3).await,
-        [Code::Ok, Code::Ok, Code::OverLimit]
-    );
+    assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
 }
 
 #[tokio::test]
@@ -247,9 +199,7 @@ async fn redis_may_come_later() {
     });
     assert_eq!(server.get("/ready").status, 200);
 
-    let _redis = RedisProcess::builder()
-        .start_at(port)
-        .expect("the port is free");
+    let _redis = RedisProcess::builder().start_at(port).expect("the port is free");
     look_until("the store is reported reachable", || {
         !server.get("/ready").body.contains("Redis unreachable")
     });
@@ -262,9 +212,7 @@ async fn redis_may_come_later() {
     let log = look_for("both lines", || {
         Some(server.log()).filter(|log| log.matches("Redis unreachable").count() > 1)
     });
-    let lines = log
-        .lines()
-        .filter(|line| line.contains("Redis unreachable"));
+    let lines = log.lines().filter(|line| line.contains("Redis unreachable"));
     let levels: Vec<bool> = lines.map(|line| line.contains(" WARN ")).collect();
     assert_eq!(
         levels,
@@ -306,9 +254,7 @@ async fn a_start_that_gives_up_says_why_and_what_to_do() {
         let with = |server: Builder, (name, value): &(&str, &str)| server.with_env(name, value);
         let mut server = settings.iter().fold(server, with).start();
         assert_eq!(server.exit_code().await, Some(1), "{cause}");
-        let cause = cause
-            .replace("CLOSED", &closed)
-            .replace("ADDRESS", &address);
+        let cause = cause.replace("CLOSED", &closed).replace("ADDRESS", &address);
         let expected = format!(
             "tollgate: Redis was not reached within 300 ms (REDIS_STARTUP_MAX_ELAPSED_TIME): {cause}"
         );
@@ -324,9 +270,7 @@ async fn a_redis_that_comes_in_time_lets_the_service_run() {
         .with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", "3s")
         .start();
     look_until("the time is over", || {
-        server
-            .metric("process_start_time_seconds")
-            .is_some_and(|start| unix_now() - start > 4.5)
+        server.metric("process_start_time_seconds").is_some_and(|start| unix_now() - start > 4.5)
     });
     assert!(server.is_running() && server.get("/healthcheck").status == 200);
 }
@@ -343,14 +287,9 @@ async fn health_can_be_told_to_need_redis() {
         .with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")
         .start();
     assert_eq!(server.get("/healthcheck").status, 500);
-    let mut redis = RedisProcess::builder()
-        .in_own_group()
-        .start_at(port)
-        .expect("the port is free");
-    eventually("health is good", async || {
-        server.get("/healthcheck").status == 200
-    })
-    .await;
+    let mut redis =
+        RedisProcess::builder().in_own_group().start_at(port).expect("the port is free");
+    eventually("health is good", async || server.get("/healthcheck").status == 200).await;
     // Without a call.
     let mut client = server.client().await;
     for _ in 0..2 {
@@ -372,10 +311,7 @@ async fn health_can_be_told_to_need_redis() {
     }
     // One that replies to nothing.
     redis.stop();
-    eventually("health is bad", async || {
-        server.get("/healthcheck").status == 500
-    })
-    .await;
+    eventually("health is bad", async || server.get("/healthcheck").status == 500).await;
     redis.cont();
 }
 
@@ -398,9 +334,7 @@ async fn a_counter_that_somebody_blew_up_is_over_its_limit_and_not_an_error() {
         [Code::OverLimit],
         "local fallback from the last known usage"
     );
-    look_until("a log line", || {
-        server.log().contains("a value that is not a counter")
-    });
+    look_until("a log line", || server.log().contains("a value that is not a counter"));
     let answer = client.answer(request("d", &[&[("k", "w")]])).await;
     assert_eq!(answer.overall_code(), Code::Ok, "others are not concerned");
 }
@@ -422,11 +356,7 @@ async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
 
     redis.command::<()>(&["EXPIRE", key, "100000"]);
     assert_eq!((remaining().await, remaining().await), (7, 6));
-    assert!(
-        life() <= 100_000,
-        "every hit would cost a command more: {}",
-        life()
-    );
+    assert!(life() <= 100_000, "every hit would cost a command more: {}", life());
 
     // As if it had been evicted, or Redis had come back empty.
     redis.command::<()>(&["DEL", key]);
@@ -434,9 +364,5 @@ async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
     look_until("a lifetime", || life() > 100_000);
     // As a caller of the reference can leave it.
     redis.command::<()>(&["SET", key, "-5", "KEEPTTL"]);
-    assert_eq!(
-        (remaining().await, remaining().await),
-        (8, 7),
-        "no hits are left"
-    );
+    assert_eq!((remaining().await, remaining().await), (8, 7), "no hits are left");
 }

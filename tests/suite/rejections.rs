@@ -18,9 +18,7 @@ struct Rejected {
 
 impl Rejected {
     async fn start(settings: &[(&str, &str)]) -> Self {
-        let server = TestServer::with_rules(&limit_of(2))
-            .with_envs(settings)
-            .start();
+        let server = TestServer::with_rules(&limit_of(2)).with_envs(settings).start();
         let client = server.client().await;
         Self { server, client }
     }
@@ -38,8 +36,7 @@ impl Rejected {
     async fn assert_reported(&mut self, error: &str, cure: &str) {
         eventually(&format!("{error} is logged"), async || {
             // In several slots.
-            self.ask(&["alpha", "beta", "gamma", "delta", "epsilon", "zeta"])
-                .await;
+            self.ask(&["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]).await;
             self.server.log().contains(REJECTS)
         })
         .await;
@@ -82,9 +79,7 @@ async fn read_only_redis_is_reported_until_it_serves_a_command() {
         rejected.server.log().contains(RECOVERED)
     })
     .await;
-    look_until("the error is gone", || {
-        !rejected.server.get("/ready").body.contains("READONLY")
-    });
+    look_until("the error is gone", || !rejected.server.get("/ready").body.contains("READONLY"));
 }
 
 #[tokio::test]
@@ -100,9 +95,7 @@ async fn redis_without_memory_is_reported() {
 async fn a_cluster_node_as_a_single_redis_is_reported_with_the_type_to_set() {
     let cluster = ClusterProcess::start();
     let mut rejected = Rejected::start(&[("REDIS_URL", &cluster.place(0))]).await;
-    rejected
-        .assert_reported("MOVED", "set REDIS_TYPE=cluster")
-        .await;
+    rejected.assert_reported("MOVED", "set REDIS_TYPE=cluster").await;
 }
 
 #[tokio::test]
@@ -113,20 +106,13 @@ async fn missing_and_wrong_passwords_are_reported() {
     let mut rejected = Rejected::start(&[url]).await;
     rejected.assert_reported("NOAUTH", "set REDIS_AUTH").await;
     let mut rejected = Rejected::start(&[url, ("REDIS_AUTH", "wrong")]).await;
-    rejected
-        .assert_reported("WRONGPASS", "check REDIS_AUTH")
-        .await;
+    rejected.assert_reported("WRONGPASS", "check REDIS_AUTH").await;
 }
 
 #[tokio::test]
 async fn missing_permissions_are_reported() {
-    let redis = RedisProcess::builder()
-        .with_user("user rls on >secret ~other:* &* +@all")
-        .start();
-    let settings = [
-        ("REDIS_URL", &*redis.address()),
-        ("REDIS_AUTH", "rls:secret"),
-    ];
+    let redis = RedisProcess::builder().with_user("user rls on >secret ~other:* &* +@all").start();
+    let settings = [("REDIS_URL", &*redis.address()), ("REDIS_AUTH", "rls:secret")];
     let mut rejected = Rejected::start(&settings).await;
     let cure = "allow its user the command, see ACL LOG";
     rejected.assert_reported("NOPERM", cure).await;
@@ -134,9 +120,7 @@ async fn missing_permissions_are_reported() {
 
 #[tokio::test]
 async fn redis_that_a_script_blocks_is_reported() {
-    let redis = RedisProcess::builder()
-        .with_arguments(&["--lua-time-limit", "50"])
-        .start();
+    let redis = RedisProcess::builder().with_arguments(&["--lua-time-limit", "50"]).start();
     let mut rejected = Rejected::start(&[("REDIS_URL", &redis.address())]).await;
     eventually("Redis counts", async || {
         rejected.ask(&["first"]).await;

@@ -25,17 +25,11 @@ fn domain(name: &str) -> String {
 /// Whether a limit is in force, by what /rlconfig says of it.
 pub(crate) fn has_limit(server: &TestServer, key: &str, requests: u32) -> bool {
     let line = format!("{key}: unit=YEAR requests_per_unit={requests}, ");
-    server
-        .admin("/rlconfig")
-        .lines()
-        .any(|there| there.starts_with(&line))
+    server.admin("/rlconfig").lines().any(|there| there.starts_with(&line))
 }
 
 async fn limit_becomes(server: &TestServer, key: &str, requests: u32) {
-    eventually("the limit is in force", async || {
-        has_limit(server, key, requests)
-    })
-    .await;
+    eventually("the limit is in force", async || has_limit(server, key, requests)).await;
 }
 
 /// Waits until health reports that it serves.
@@ -56,11 +50,7 @@ async fn added_changed_and_removed_files_take_effect() {
     let server = TestServer::with_rules(&limit_of(7)).start();
     let mut client = server.client().await;
     assert!(has_limit(&server, "d.k", 7));
-    assert_eq!(
-        client.ask("more", &[("k", "")]).await,
-        Code::Ok,
-        "it is unknown before"
-    );
+    assert_eq!(client.ask("more", &[("k", "")]).await, Code::Ok, "it is unknown before");
 
     server.write("more.yaml", &domain("more"));
     limit_becomes(&server, "more.k", 1).await;
@@ -72,10 +62,7 @@ async fn added_changed_and_removed_files_take_effect() {
     assert!(has_limit(&server, "more.k", 1));
 
     fs::remove_file(server.path("more.yaml")).expect("it exists");
-    eventually("the removed file is forgotten", async || {
-        !has_limit(&server, "more.k", 1)
-    })
-    .await;
+    eventually("the removed file is forgotten", async || !has_limit(&server, "more.k", 1)).await;
     assert_eq!(client.ask("more", &[("k", "")]).await, Code::Ok);
     assert!(has_limit(&server, "d.k", 8));
 }
@@ -86,10 +73,7 @@ async fn new_subdirectory_takes_effect() {
     write(&server.path("team/shop/rules.yaml"), &limit_of(7));
     limit_becomes(&server, "d.k", 7).await;
     fs::rename(server.path("team"), server.path("..team")).expect("it exists");
-    eventually("names with a dot are left out", async || {
-        !has_limit(&server, "d.k", 7)
-    })
-    .await;
+    eventually("names with a dot are left out", async || !has_limit(&server, "d.k", 7)).await;
 }
 
 #[tokio::test]
@@ -113,10 +97,7 @@ async fn invalid_file_keeps_the_last_good_rules_and_is_reported() {
     }
     let unit = "invalid rate limit unit 'fortnight'";
     for text in [&ready.body, &server.log_with(unit)] {
-        assert!(
-            text.contains(unit) && text.contains("rules.yaml:4:24"),
-            "{text}"
-        );
+        assert!(text.contains(unit) && text.contains("rules.yaml:4:24"), "{text}");
     }
     assert_eq!(client.health("").await.expect("it is known"), Serving);
     assert_eq!(remaining(&mut client).await, (Code::Ok, 0));
@@ -143,19 +124,14 @@ const RELOAD_LINES: [&str; 4] = [
 async fn reload_lines(server: Builder, last: &str) -> [usize; 4] {
     let server = server.with_env("LOG_LEVEL", "").start();
     server.write("rules.yaml", &limit_of(8));
-    server
-        .metric_becomes("ratelimit_service_config_load_success", 2.0)
-        .await;
+    server.metric_becomes("ratelimit_service_config_load_success", 2.0).await;
     server.write("rules.yaml", BROKEN);
     server.metric_becomes("tollgate_rules_rejected", 1.0).await;
     server.write("rules.yaml", &limit_of(9));
     server.metric_becomes("tollgate_rules_rejected", 0.0).await;
     let log = server.log_with(last);
     // An error is logged at every level.
-    let rejected = log
-        .lines()
-        .find(|line| line.contains("ERROR"))
-        .unwrap_or_default();
+    let rejected = log.lines().find(|line| line.contains("ERROR")).unwrap_or_default();
     for words in [
         "rules.yaml:4:24 (domain d",
         "hint=\"write one of second, ",
@@ -198,9 +174,7 @@ async fn writes_in_steps_never_leave_the_service_without_rules() {
     assert!(has_limit(&server, "d.k", 7));
 
     fs::write(server.path("rules.yaml"), head).expect("it is written");
-    server
-        .metric_becomes("ratelimit_service_config_load_error", 2.0)
-        .await;
+    server.metric_becomes("ratelimit_service_config_load_error", 2.0).await;
     assert!(has_limit(&server, "d.k", 7));
 
     fs::write(server.path("rules.yaml"), format!("{head}{tail}")).expect("it is written");
@@ -220,10 +194,7 @@ impl ConfigMap<'_> {
         let old = format!("..generation_{}", self.generation);
         self.generation += 1;
         let new = format!("..generation_{}", self.generation);
-        write(
-            &self.mount.join(&new).join("rules.yaml"),
-            &limit_of(requests),
-        );
+        write(&self.mount.join(&new).join("rules.yaml"), &limit_of(requests));
         symlink(&new, self.mount.join("..data_tmp")).expect("it is not there");
         fs::rename(self.mount.join("..data_tmp"), self.mount.join("..data"))
             .expect("both are in one directory");
@@ -239,10 +210,7 @@ impl ConfigMap<'_> {
 async fn config_map_updates_take_effect_at_istios_mount() {
     let root = TempDir::new().expect("a temporary directory");
     let mount = root.path().join("ratelimit/config");
-    let mut config_map = ConfigMap {
-        mount: &mount,
-        generation: 0,
-    };
+    let mut config_map = ConfigMap { mount: &mount, generation: 0 };
     config_map.update(1);
     let server = TestServer::with_runtime_root(root.path())
         .with_env("RUNTIME_SUBDIRECTORY", "ratelimit")
@@ -272,10 +240,7 @@ async fn replaced_link_at_the_runtime_root_takes_effect() {
     let root = base.path().join("current");
     let turn = |requests: u32| {
         let version = base.path().join(format!("version_{requests}"));
-        write(
-            &version.join("ratelimit/config/rules.yaml"),
-            &limit_of(requests),
-        );
+        write(&version.join("ratelimit/config/rules.yaml"), &limit_of(requests));
         symlink(&version, base.path().join("next")).expect("it is not there");
         fs::rename(base.path().join("next"), &root).expect("both are in one directory");
     };
@@ -329,10 +294,7 @@ async fn invalid_first_rules_keep_health_not_serving_until_valid_ones() {
     server.assert_logged("invalid rate limit unit 'fortnight'");
     assert_unready(&server, &mut client).await;
     let ready = server.get("/ready").body;
-    assert!(
-        ready.contains("rules: none: the first rules are invalid\n"),
-        "{ready}"
-    );
+    assert!(ready.contains("rules: none: the first rules are invalid\n"), "{ready}");
 
     server.write("rules.yaml", &limit_of(1));
     serving(&mut client).await;
@@ -374,9 +336,7 @@ async fn assert_unready(server: &TestServer, client: &mut Client) {
 
 #[tokio::test]
 async fn empty_rules_directory_limits_nothing_and_warns() {
-    let server = TestServer::with_files([])
-        .with_env("LOG_LEVEL", "warn")
-        .start();
+    let server = TestServer::with_files([]).with_env("LOG_LEVEL", "warn").start();
     server.assert_logged("no rules files: nothing is limited");
     let mut client = server.client().await;
     assert_eq!(client.health("").await.expect("it is known"), Serving);
@@ -419,9 +379,8 @@ async fn health_follows_the_rules_if_a_domain_is_required() {
 async fn sighup_reloads_rules_with_unchanged_metadata() {
     let mut server = TestServer::with_rules(&limit_of(7)).start();
     let path = server.path("rules.yaml");
-    let modified = fs::metadata(&path)
-        .and_then(|metadata| metadata.modified())
-        .expect("it has a time");
+    let modified =
+        fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("it has a time");
     // The same length, inode and time.
     fs::write(&path, limit_of(8)).expect("it is written");
     File::options()
@@ -443,9 +402,7 @@ async fn a_file_that_was_there_during_a_load_only_is_forgotten() {
         server.write(&format!("{number}.yaml"), &domain(&number.to_string()));
     }
     let domains = f64::from(FILES);
-    server
-        .metric_becomes("tollgate_rule_domains", domains)
-        .await;
+    server.metric_becomes("tollgate_rule_domains", domains).await;
     for round in 0..16 {
         let seen = server.log().len();
         server.signal("HUP");

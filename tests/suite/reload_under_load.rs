@@ -19,19 +19,12 @@ fn a_thousand_reloads_lose_no_request_reset_no_counter_and_leak_nothing() {
     let server = TestServer::with_rules(&limit_of(LIMIT)).start();
     // Each file is written as an editor does, and loaded on SIGHUP.
     let reload = |number: u32| {
-        server.write(
-            "rules.yaml",
-            &format!("{}# {number}\n", limit_of(LIMIT + number)),
-        );
+        server.write("rules.yaml", &format!("{}# {number}\n", limit_of(LIMIT + number)));
         server.signal("HUP");
-        look_until("the newest rules serve", || {
-            has_limit(&server, "d.k", LIMIT + number)
-        });
+        look_until("the newest rules serve", || has_limit(&server, "d.k", LIMIT + number));
     };
     let count = |what: &str| {
-        fs::read_dir(format!("/proc/{}/{what}", server.pid()))
-            .expect("the process runs")
-            .count()
+        fs::read_dir(format!("/proc/{}/{what}", server.pid())).expect("the process runs").count()
     };
     let metric_lines = || server.admin("/metrics").lines().count();
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"VALUE"}]}]}"#;
@@ -39,9 +32,8 @@ fn a_thousand_reloads_lose_no_request_reset_no_counter_and_leak_nothing() {
         let answer: serde_json::Value =
             serde_json::from_str(&server.json(&body.replace("VALUE", value)).body)
                 .expect("it is JSON");
-        let remaining = answer["statuses"][0]["limitRemaining"]
-            .as_u64()
-            .expect("a limit has a remainder");
+        let remaining =
+            answer["statuses"][0]["limitRemaining"].as_u64().expect("a limit has a remainder");
         u64::from(limit) - remaining - 1
     };
 
@@ -51,29 +43,15 @@ fn a_thousand_reloads_lose_no_request_reset_no_counter_and_leak_nothing() {
         0,
         "and the metrics of the rule exist from now on"
     );
-    let (descriptors, threads, lines, resident) = (
-        count("fd"),
-        count("task"),
-        metric_lines(),
-        resident_peak_kib(server.pid()),
-    );
+    let (descriptors, threads, lines, resident) =
+        (count("fd"), count("task"), metric_lines(), resident_peak_kib(server.pid()));
 
-    let traffic = Traffic::start(
-        &server,
-        [Calls {
-            key: "k",
-            values: 1,
-            deadline: None,
-        }],
-    );
+    let traffic = Traffic::start(&server, [Calls { key: "k", values: 1, deadline: None }]);
     let last = WARM_UP + RELOADS;
     (WARM_UP + 1..=last).for_each(reload);
     traffic.wait_for_answers(1);
     let [answers] = traffic.finish();
-    assert!(
-        answers.errors.is_empty() && answers.over_limit() == 0,
-        "{answers:?}"
-    );
+    assert!(answers.errors.is_empty() && answers.over_limit() == 0, "{answers:?}");
 
     assert!(
         server

@@ -60,10 +60,8 @@ fn rule<'r>(report: &'r Value, path: &str) -> &'r Value {
 fn requests_are_counted_at_their_recorded_times() {
     let folder = folder();
     // Two a second are admitted: of ann's one is over the limit at 0 s and three at 120 s.
-    let log = requests(
-        "ann",
-        &[0.0, 0.1, 0.2, 1.0, 120.0, 120.1, 120.2, 120.3, 120.4],
-    ) + &requests("bob", &[120.5]);
+    let log = requests("ann", &[0.0, 0.1, 0.2, 1.0, 120.0, 120.1, 120.2, 120.3, 120.4])
+        + &requests("bob", &[120.5]);
     let report = replay(&folder, &folder.write("log", &log), "");
     assert_eq!(report["requests"], 10);
     assert_eq!(report["broken"], 0);
@@ -132,17 +130,9 @@ fn compressed_files_and_stdin_are_read() {
     gzip.write_all(log.as_bytes()).expect("memory is writable");
     let gzip = gzip.finish().expect("memory is writable");
     let zstd = compress_to_vec(log.as_bytes(), CompressionLevel::Fastest);
-    for (name, bytes) in [
-        ("log.1", log.as_bytes()),
-        ("log.2", &gzip),
-        ("log.3", &zstd),
-    ] {
+    for (name, bytes) in [("log.1", log.as_bytes()), ("log.2", &gzip), ("log.3", &zstd)] {
         fs::write(folder.path(name), bytes).expect("the folder is writable");
-        assert_eq!(
-            replay(&folder, &folder.path(name), "")["over_limit"],
-            1_998,
-            "{name}"
-        );
+        assert_eq!(replay(&folder, &folder.path(name), "")["over_limit"], 1_998, "{name}");
     }
     let stdin = fs::File::open(folder.path("log.2")).expect("it was written");
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
@@ -170,10 +160,7 @@ fn invalid_lines_are_counted_and_reported_with_their_numbers() {
     assert!(ran.stderr.contains("line 2: "), "{ran:?}");
     assert!(ran.stderr.contains("line 4: "), "{ran:?}");
     for (max, expected) in [
-        (
-            "1",
-            "more than 1 line is invalid (--max-errors 1); line 4: ",
-        ),
+        ("1", "more than 1 line is invalid (--max-errors 1); line 4: "),
         ("0", "a line is invalid (--max-errors 0); line 2: "),
     ] {
         let ran = tollgate(&["replay", &log, &rules, "--max-errors", max]);

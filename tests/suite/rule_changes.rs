@@ -17,9 +17,7 @@ use crate::support::{Builder, TestServer, limit_of, request, tollgate_with_env, 
 const TOKEN: &str = "s3cret-of-admins";
 
 fn writable(builder: Builder) -> Builder {
-    builder
-        .with_env("ADMIN_TOKEN", TOKEN)
-        .with_env("RULES_WRITABLE", "true")
+    builder.with_env("ADMIN_TOKEN", TOKEN).with_env("RULES_WRITABLE", "true")
 }
 
 fn service() -> TestServer {
@@ -66,10 +64,7 @@ async fn a_change_is_in_force_when_it_is_answered() {
         let answer = limit_to(&server, requests);
         let reply = client.answer(request("d", &[&[("k", "")]])).await;
         assert_eq!(
-            reply.statuses[0]
-                .current_limit
-                .as_ref()
-                .map(|limit| limit.requests_per_unit),
+            reply.statuses[0].current_limit.as_ref().map(|limit| limit.requests_per_unit),
             Some(requests)
         );
         assert_eq!(answer["rules"], json!({"domains": 1, "limits": 1}));
@@ -86,9 +81,7 @@ async fn a_change_is_in_force_when_it_is_answered() {
 
 #[test]
 fn changes_are_off_by_default() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("ADMIN_TOKEN", TOKEN)
-        .start();
+    let server = TestServer::with_rules(&limit_of(1)).with_env("ADMIN_TOKEN", TOKEN).start();
     let list = json_of(&get(&server, ""));
     assert_eq!(list["writable"], false);
     let reason = list["reason"].as_str().expect("a text");
@@ -102,18 +95,13 @@ fn changes_are_off_by_default() {
 
 #[test]
 fn changes_need_the_token() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("RULES_WRITABLE", "true")
-        .start();
+    let server = TestServer::with_rules(&limit_of(1)).with_env("RULES_WRITABLE", "true").start();
     let reply = put(&server, "*", &limit_of(2));
     assert_eq!(reply.status, 403, "{reply:?}");
     assert!(reply.body.contains("set ADMIN_TOKEN"), "{reply:?}");
     let list = json_of(&get(&server, ""));
     assert_eq!(list["writable"], false);
-    assert!(
-        list["reason"].to_string().contains("set ADMIN_TOKEN"),
-        "{list}"
-    );
+    assert!(list["reason"].to_string().contains("set ADMIN_TOKEN"), "{list}");
 
     let server = service();
     let any = "if-match: *".to_owned();
@@ -163,9 +151,7 @@ fn rejected_changes_write_nothing() {
         let (method, path) = cells[0].split_once(' ').expect("a method and a path");
         let mut headers = vec![bearer()];
         headers.extend(
-            Some(cells[1])
-                .filter(|tag| !tag.is_empty())
-                .map(|tag| format!("if-match: {tag}")),
+            Some(cells[1]).filter(|tag| !tag.is_empty()).map(|tag| format!("if-match: {tag}")),
         );
         let reply = send(&server, &headers, method, path, cells[2]);
         assert_eq!(reply.status.to_string(), cells[3], "{line}: {reply:?}");
@@ -175,14 +161,8 @@ fn rejected_changes_write_nothing() {
     let large = put(&server, "*", &"#".repeat((8 << 20) + 1));
     assert_eq!(large.status, 413, "{large:?}");
     let after = fs::metadata(server.path("rules.yaml")).expect("it exists");
-    assert_eq!(
-        (before.ino(), before.mtime_nsec()),
-        (after.ino(), after.mtime_nsec())
-    );
-    assert_eq!(
-        server.metric("ratelimit_service_config_load_success"),
-        Some(1.0)
-    );
+    assert_eq!((before.ino(), before.mtime_nsec()), (after.ino(), after.mtime_nsec()));
+    assert_eq!(server.metric("ratelimit_service_config_load_success"), Some(1.0));
     assert_eq!(actions(&server, "put_rules", "rejected"), Some(12.0));
 }
 
@@ -193,16 +173,9 @@ fn invalid_rules_are_answered_with_their_lines() {
     let reply = put(&server, &etag(&server), &text);
     assert_eq!(reply.status, 422, "{reply:?}");
     let error = &json_of(&reply)["errors"][0];
-    assert_eq!(
-        (&error["file"], &error["line"]),
-        (&json!("rules.yaml"), &json!(4)),
-        "{error}"
-    );
+    assert_eq!((&error["file"], &error["line"]), (&json!("rules.yaml"), &json!(4)), "{error}");
     let message = error["message"].as_str().expect("a text");
-    assert!(
-        message.contains("invalid rate limit unit 'fortnight'"),
-        "{error}"
-    );
+    assert!(message.contains("invalid rate limit unit 'fortnight'"), "{error}");
     assert!(error["column"].is_u64(), "{error}");
     server.assert_metric("tollgate_rules_rejected", 0.0);
 }
@@ -220,9 +193,7 @@ fn of_two_changes_at_once_one_is_made() {
                 })
             })
             .collect();
-        puts.into_iter()
-            .map(|put| put.join().expect("no panic"))
-            .collect()
+        puts.into_iter().map(|put| put.join().expect("no panic")).collect()
     });
     let count = |status| statuses.iter().filter(|other| **other == status).count();
     assert_eq!((count(200), count(412)), (1, 3), "{statuses:?}");
@@ -244,17 +215,11 @@ fn files_that_are_being_written_are_no_rules() {
     let folder = server.path("");
     let own = fs::read_dir(folder.join(".tollgate")).expect("it is a folder");
     assert_eq!(own.count(), 1, "nothing else is left");
-    for variable in [
-        ("RUNTIME_IGNOREDOTFILES", "false"),
-        ("RUNTIME_IGNOREDOTFILES", "true"),
-    ] {
+    for variable in [("RUNTIME_IGNOREDOTFILES", "false"), ("RUNTIME_IGNOREDOTFILES", "true")] {
         let folder = folder.display().to_string();
         let checked = tollgate_with_env(&["check", &folder], &[variable]);
         assert_eq!(checked.code, Some(0), "{checked:?}");
-        assert!(
-            checked.stdout.contains("1 limit in 1 domain of 1 file"),
-            "{checked:?}"
-        );
+        assert!(checked.stdout.contains("1 limit in 1 domain of 1 file"), "{checked:?}");
     }
 }
 
@@ -318,10 +283,7 @@ fn a_folder_without_permission_is_not_written() {
     let list = json_of(&get(&server, ""));
     mode(0o755);
     assert_eq!(reply.status, 409, "{reply:?}");
-    assert!(
-        reply.body.contains("is not writable for this process"),
-        "{reply:?}"
-    );
+    assert!(reply.body.contains("is not writable for this process"), "{reply:?}");
     assert_eq!(list["writable"], false);
     assert_eq!(put(&server, "*", &limit_of(2)).status, 200);
 }
@@ -356,11 +318,7 @@ fn a_file_is_replaced_in_one_step() {
         }
         is_done.store(true, Relaxed);
         for text in reader.join().expect("no panic") {
-            assert!(
-                (1..8).any(|requests| text == padded(requests)),
-                "{} bytes",
-                text.len()
-            );
+            assert!((1..8).any(|requests| text == padded(requests)), "{} bytes", text.len());
         }
     });
     let mode = fs::metadata(&path).expect("it exists").permissions().mode();
@@ -401,9 +359,8 @@ fn a_killed_process_leaves_a_whole_file() {
 
 #[test]
 fn each_change_is_logged_once() {
-    let server = writable(TestServer::with_rules(&limit_of(1)))
-        .with_env("LOG_LEVEL", "error")
-        .start();
+    let server =
+        writable(TestServer::with_rules(&limit_of(1))).with_env("LOG_LEVEL", "error").start();
     let (before, was) = (server.log(), etag(&server));
     limit_to(&server, 2);
     let log = server.log_with("action=put_rules");

@@ -19,19 +19,13 @@ pub(crate) fn get(server: &TestServer, path: &str) -> Reply {
 }
 
 pub(crate) fn etag_of(reply: &Reply) -> String {
-    let etag = reply
-        .headers
-        .iter()
-        .find_map(|line| line.strip_prefix("etag: "));
+    let etag = reply.headers.iter().find_map(|line| line.strip_prefix("etag: "));
     etag.unwrap_or_else(|| panic!("{reply:?}")).to_owned()
 }
 
 fn names(list: &Value) -> Vec<&str> {
     let files = list["files"].as_array().expect("a list");
-    files
-        .iter()
-        .map(|file| file["file"].as_str().expect("a name"))
-        .collect()
+    files.iter().map(|file| file["file"].as_str().expect("a name")).collect()
 }
 
 #[test]
@@ -51,15 +45,9 @@ fn rules_files_are_listed_and_read() {
         let name = file["file"].as_str().expect("a name");
         let reply = get(&server, &format!("/{name}"));
         assert_eq!(reply.status, 200);
-        assert!(
-            reply.has_header("content-type: application/yaml"),
-            "{reply:?}"
-        );
+        assert!(reply.has_header("content-type: application/yaml"), "{reply:?}");
         let text = fs::read_to_string(server.path(name)).expect("it exists");
-        assert_eq!(
-            (&reply.body, json!(text.len())),
-            (&text, file["bytes"].clone())
-        );
+        assert_eq!((&reply.body, json!(text.len())), (&text, file["bytes"].clone()));
         assert_eq!(file["etag"], etag_of(&reply));
     }
     let before = etag_of(&get(&server, "/b.yaml"));

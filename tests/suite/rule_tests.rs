@@ -134,9 +134,7 @@ const EXPECTATIONS: &str = r"
 ";
 
 fn expectations() -> impl Iterator<Item = (&'static str, &'static str)> {
-    EXPECTATIONS
-        .lines()
-        .filter_map(|line| line.split_once(" => "))
+    EXPECTATIONS.lines().filter_map(|line| line.split_once(" => "))
 }
 
 /// A test for each row.
@@ -160,10 +158,8 @@ pub(crate) fn valid_files() -> [String; 3] {
 fn each_expectation_finds_a_difference() {
     let cases = file_of_expectations();
     let folder = folder_with(&[("tests/shop.test.yaml", &cases)]);
-    let variables = [
-        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
-        ("LIMIT_LIMIT_HEADER", "X-RateLimit-Limit"),
-    ];
+    let variables =
+        [("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_LIMIT_HEADER", "X-RateLimit-Limit")];
     let ran = test_with(&folder, &["--format", "json"], &variables);
     let report = ran.json();
     for (index, (expect, expected)) in expectations().enumerate() {
@@ -279,14 +275,9 @@ tests: [ => 1:8 parsing a node, did not find expected node content
 
 /// Invalid files, each with the place and the problem.
 pub(crate) fn invalid_files() -> Vec<(String, &'static str)> {
-    let of_steps = INVALID
-        .lines()
-        .filter_map(|line| line.split_once(" => "))
-        .map(|(step, expected)| {
-            (
-                format!("tests: [{{name: a, steps: [\n {step}\n ]}}]\n"),
-                expected,
-            )
+    let of_steps =
+        INVALID.lines().filter_map(|line| line.split_once(" => ")).map(|(step, expected)| {
+            (format!("tests: [{{name: a, steps: [\n {step}\n ]}}]\n"), expected)
         });
     let of_files = INVALID_FILES
         .lines()
@@ -328,41 +319,20 @@ fn cases_are_beside_the_rules_or_in_tests_or_where_an_argument_says() {
         ("elsewhere/.hidden/four.test.yaml", PASSES),
     ]);
     let ran = test(&folder, &[]);
-    assert!(
-        ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"),
-        "{ran:?}"
-    );
+    assert!(ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"), "{ran:?}");
     let file = folder.path("rules/shop.yaml");
     let ran = tollgate(&["test", &file]);
-    assert!(
-        ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"),
-        "{ran:?}"
-    );
+    assert!(ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"), "{ran:?}");
     let elsewhere = folder.path("elsewhere");
     let ran = test(&folder, &["--cases", &elsewhere]);
-    assert!(
-        ran.stdout.ends_with("\n1 test: 1 passed, 0 failed\n"),
-        "{ran:?}"
-    );
+    assert!(ran.stdout.ends_with("\n1 test: 1 passed, 0 failed\n"), "{ran:?}");
     let file = folder.path("elsewhere/three.test.yaml");
-    let ran = test(
-        &folder,
-        &["--cases", &file, "--cases", &folder.path("tests/below")],
-    );
-    assert!(
-        ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"),
-        "{ran:?}"
-    );
+    let ran = test(&folder, &["--cases", &file, "--cases", &folder.path("tests/below")]);
+    assert!(ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"), "{ran:?}");
     for (arguments, expected) in [
         (&["--cases", &*folder.path("missing")][..], "No such file"),
-        (
-            &["--cases", &folder.path("tests/other.yaml")],
-            "expected a map",
-        ),
-        (
-            &["--filter", "fails"],
-            "no test whose name contains `fails`",
-        ),
+        (&["--cases", &folder.path("tests/other.yaml")], "expected a map"),
+        (&["--filter", "fails"], "no test whose name contains `fails`"),
     ] {
         let ran = test(&folder, arguments);
         assert_eq!(ran.code, Some(78), "{ran:?}");
@@ -370,10 +340,7 @@ fn cases_are_beside_the_rules_or_in_tests_or_where_an_argument_says() {
     }
     let empty = test(&folder_with(&[]), &[]);
     assert_eq!(empty.code, Some(78), "{empty:?}");
-    assert!(
-        empty.stderr.contains("no test in *.test.yaml of "),
-        "{empty:?}"
-    );
+    assert!(empty.stderr.contains("no test in *.test.yaml of "), "{empty:?}");
 }
 
 #[tokio::test]
@@ -385,21 +352,13 @@ async fn files_of_cases_are_no_rules() {
     let rules = server.path("");
     let ran = tollgate(&["check", rules.to_str().expect("a plain name")]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(
-        ran.stdout.contains("4 limits in 1 domain of 1 file"),
-        "{ran:?}"
-    );
+    assert!(ran.stdout.contains("4 limits in 1 domain of 1 file"), "{ran:?}");
 }
 
 #[test]
 fn filter_selects_and_coverage_lists_what_no_test_reaches() {
-    let fails = PASSES
-        .replace("passes", "fails")
-        .replace("code: OK", "code: OVER_LIMIT");
-    let folder = folder_with(&[
-        ("tests/one.test.yaml", PASSES),
-        ("tests/two.test.yaml", &fails),
-    ]);
+    let fails = PASSES.replace("passes", "fails").replace("code: OK", "code: OVER_LIMIT");
+    let folder = folder_with(&[("tests/one.test.yaml", PASSES), ("tests/two.test.yaml", &fails)]);
     let ran = test(&folder, &["--filter", "pass", "--coverage"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(!ran.stdout.contains("two.test.yaml"), "{ran:?}");
@@ -415,10 +374,7 @@ fn filter_selects_and_coverage_lists_what_no_test_reaches() {
     let ran = test(&folder, &["--coverage", "--format", "json"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let report = ran.json();
-    assert_eq!(
-        (&report["passed"], &report["failed"]),
-        (&1.into(), &1.into())
-    );
+    assert_eq!((&report["passed"], &report["failed"]), (&1.into(), &1.into()));
     assert_eq!(report["coverage"]["reached"], 1);
     assert_eq!(report["coverage"]["unreached"][0]["rule"], "shop.cheap");
     assert_eq!(report["coverage"]["unreached"][0]["line"], 10);
@@ -426,19 +382,11 @@ fn filter_selects_and_coverage_lists_what_no_test_reaches() {
 
 #[test]
 fn junit_has_a_suite_for_each_file() {
-    let fails = PASSES
-        .replace("passes", "<fails>")
-        .replace("code: OK", "code: OVER_LIMIT");
-    let folder = folder_with(&[
-        ("tests/one.test.yaml", PASSES),
-        ("tests/two.test.yaml", &fails),
-    ]);
+    let fails = PASSES.replace("passes", "<fails>").replace("code: OK", "code: OVER_LIMIT");
+    let folder = folder_with(&[("tests/one.test.yaml", PASSES), ("tests/two.test.yaml", &fails)]);
     let ran = test(&folder, &["--format", "junit"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    let (one, two) = (
-        folder.path("tests/one.test.yaml"),
-        folder.path("tests/two.test.yaml"),
-    );
+    let (one, two) = (folder.path("tests/one.test.yaml"), folder.path("tests/two.test.yaml"));
     for expected in [
         "<testsuites tests=\"2\" failures=\"1\">",
         &format!("<testsuite name=\"{one}\" tests=\"1\" failures=\"0\">"),

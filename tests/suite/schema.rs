@@ -207,14 +207,8 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "invalid_budgets: leased above the end",
         ],
     ),
-    (
-        "editors round a number beyond 64 bits",
-        &["invalid_rules: a value beyond 64 bits"],
-    ),
-    (
-        "a unit in a request may also be a number of the protocol",
-        &["2:76 `EON` is no unit"],
-    ),
+    ("editors round a number beyond 64 bits", &["invalid_rules: a value beyond 64 bits"]),
+    ("a unit in a request may also be a number of the protocol", &["2:76 `EON` is no unit"]),
 ];
 
 /// A file, or several that are read together, and whether the compiler accepts them.
@@ -242,11 +236,7 @@ fn files(folders: &[&str]) -> Vec<PathBuf> {
     for folder in folders {
         for entry in fs::read_dir(Path::new(ROOT).join(folder)).expect("a folder") {
             let path = entry.expect("an entry").path();
-            found.extend(
-                path.extension()
-                    .is_some_and(|end| end == "yaml")
-                    .then_some(path),
-            );
+            found.extend(path.extension().is_some_and(|end| end == "yaml").then_some(path));
         }
     }
     found.sort();
@@ -266,9 +256,7 @@ pub(crate) fn parsed(text: &str) -> Option<Value> {
 /// The rules of the cases of `compat.rs`, anywhere in a file.
 fn add_cases(place: &str, value: &Value, samples: &mut Vec<Sample>) {
     match value {
-        Value::Array(items) => items
-            .iter()
-            .for_each(|item| add_cases(place, item, samples)),
+        Value::Array(items) => items.iter().for_each(|item| add_cases(place, item, samples)),
         Value::Object(fields) => {
             let title = fields.get("case").and_then(Value::as_str);
             let place = title.map_or_else(|| place.to_owned(), |title| format!("{place}: {title}"));
@@ -280,9 +268,7 @@ fn add_cases(place: &str, value: &Value, samples: &mut Vec<Sample>) {
                 let is_valid = !fields.contains_key("rejected");
                 samples.push(Sample::new("rules", &place, &texts, is_valid));
             }
-            fields
-                .values()
-                .for_each(|field| add_cases(&place, field, samples));
+            fields.values().for_each(|field| add_cases(&place, field, samples));
         }
         _ => {}
     }
@@ -292,11 +278,7 @@ fn samples() -> Vec<Sample> {
     let mut samples = Vec::new();
     for path in files(SAMPLE_FOLDERS) {
         let name = path.display().to_string();
-        let kind = if name.ends_with(".test.yaml") {
-            "tests"
-        } else {
-            "rules"
-        };
+        let kind = if name.ends_with(".test.yaml") { "tests" } else { "rules" };
         let text = fs::read_to_string(&path).expect("a text");
         samples.push(Sample::new(kind, &name, &[&text], true));
     }
@@ -323,11 +305,7 @@ fn samples() -> Vec<Sample> {
         samples.push(Sample::new("rules", block, &[&text], ran.code == Some(0)));
     }
     for path in files(&["tests/suite/cases"]) {
-        let name = path
-            .file_stem()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let cases = parsed(&fs::read_to_string(&path).expect("a text")).expect("YAML");
         add_cases(&name, &cases, &mut samples);
     }
@@ -340,12 +318,7 @@ fn samples() -> Vec<Sample> {
     for line in overlay::FINDINGS.trim().lines() {
         let (overlays, expected) = line.split_once(" => ").expect("overlays => a text");
         let text = format!("overlays: {overlays}");
-        samples.push(Sample::new(
-            "overlay",
-            overlays,
-            &[&text],
-            expected.starts_with("warning"),
-        ));
+        samples.push(Sample::new("overlay", overlays, &[&text], expected.starts_with("warning")));
     }
     samples
 }
@@ -359,16 +332,8 @@ fn samples_name_their_schema() {
         let named = first.strip_prefix("# yaml-language-server: $schema=");
         let named = named.unwrap_or_else(|| panic!("{}: {first}", path.display()));
         let named = path.with_file_name(named).canonicalize().expect("a file");
-        let kind = if text.contains("\ntests:\n") {
-            "tests"
-        } else {
-            "rules"
-        };
-        assert!(
-            named.ends_with(format!("docs/schema/{kind}.json")),
-            "{}",
-            path.display()
-        );
+        let kind = if text.contains("\ntests:\n") { "tests" } else { "rules" };
+        assert!(named.ends_with(format!("docs/schema/{kind}.json")), "{}", path.display());
     }
 }
 
@@ -381,10 +346,7 @@ fn schemas_accept_valid_files_and_reject_invalid_ones() {
         values.collect::<Option<Vec<Value>>>()
     };
     samples.retain(|sample| values(sample).is_some());
-    let instances = samples
-        .iter()
-        .map(|sample| json!([sample.kind, values(sample)]))
-        .collect();
+    let instances = samples.iter().map(|sample| json!([sample.kind, values(sample)])).collect();
     let verdicts = validated(&instances);
     let unseen = UNSEEN.iter().flat_map(|(_, names)| *names);
     let mut differing: BTreeSet<&str> = IGNORED.iter().chain(unseen).copied().collect();
@@ -405,16 +367,11 @@ fn validated(instances: &Value) -> Vec<bool> {
     let schemas = ["rules", "tests", "overlay"].map(|kind| {
         let path = format!("{ROOT}/docs/schema/{kind}.json");
         let schema = fs::read_to_string(path).expect("a schema");
-        (
-            kind.to_owned(),
-            serde_json::from_str(&schema).expect("it is JSON"),
-        )
+        (kind.to_owned(), serde_json::from_str(&schema).expect("it is JSON"))
     });
     let folder = TempDir::new().expect("a temporary directory");
-    let written = [
-        ("schemas", &Value::Object(schemas.into_iter().collect())),
-        ("instances", instances),
-    ];
+    let written =
+        [("schemas", &Value::Object(schemas.into_iter().collect())), ("instances", instances)];
     let paths = written.map(|(name, value)| {
         let path = folder.path().join(name);
         fs::write(&path, value.to_string()).expect("a file can be written");
@@ -425,21 +382,14 @@ fn validated(instances: &Value) -> Vec<bool> {
         .args(paths)
         .output()
         .expect("python3 is in .tools; install it with `make tools`");
-    assert!(
-        ran.status.success(),
-        "{}",
-        String::from_utf8_lossy(&ran.stderr)
-    );
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     serde_json::from_slice(&ran.stdout).expect("a list of verdicts")
 }
 
 /// Whether the compiler accepts rules, and uses all of them.
 fn is_valid(rules: &Value) -> bool {
-    let source = Source {
-        name: "rules".into(),
-        path: "rules".into(),
-        text: rules.to_string().into(),
-    };
+    let source =
+        Source { name: "rules".into(), path: "rules".into(), text: rules.to_string().into() };
     let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
     config::load(&[source], &CompileOptions::new(stats)).is_ok_and(|loaded| {
         let mut warnings = loaded.warnings.iter();
@@ -475,9 +425,7 @@ fn the_schema_rejects_no_rules_that_the_compiler_uses() {
     let seeds = samples.iter().filter(|sample| {
         sample.kind == "rules" && sample.is_valid && !IGNORED.contains(&&*sample.name)
     });
-    let seeds: Vec<Value> = seeds
-        .filter_map(|sample| parsed(&sample.texts[0]))
-        .collect();
+    let seeds: Vec<Value> = seeds.filter_map(|sample| parsed(&sample.texts[0])).collect();
     let schema = fs::read_to_string(sample("docs/schema/rules.json")).expect("a schema");
     let schema: Value = serde_json::from_str(&schema).expect("it is JSON");
     let maps = schema["$defs"].as_object().into_iter().flatten();

@@ -49,11 +49,8 @@ struct Row {
 
 /// A setting that shows in responses; bodies of calls, one after the other; and what shows in the
 /// response to the last one.
-type Effect = (
-    (&'static str, &'static str),
-    &'static [&'static str],
-    fn(&TestServer, &Reply) -> bool,
-);
+type Effect =
+    ((&'static str, &'static str), &'static [&'static str], fn(&TestServer, &Reply) -> bool);
 
 fn rows() -> Vec<Row> {
     let page =
@@ -65,9 +62,7 @@ fn rows() -> Vec<Row> {
         .and_then(|rest| rest.split("\n## ").next())
         .expect("the page has settings");
     // There are other tables between them.
-    let tables = settings
-        .split("\n\n")
-        .filter(|part| part.starts_with("| setting |"));
+    let tables = settings.split("\n\n").filter(|part| part.starts_with("| setting |"));
     let lines = tables.flat_map(|table| table.lines().skip(2));
     let row = |line: &str| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -75,11 +70,7 @@ fn rows() -> Vec<Row> {
             panic!("five columns, not {line}")
         };
         let names = names.split(", ").map(str::to_owned).collect();
-        Row {
-            names,
-            here: here.to_owned(),
-            asserted_by: asserted_by.to_owned(),
-        }
+        Row { names, here: here.to_owned(), asserted_by: asserted_by.to_owned() }
     };
     lines.map(row).collect()
 }
@@ -91,15 +82,10 @@ fn every_setting_has_one_row_with_a_test_on_the_page() {
     for name in rows.iter().flat_map(|row| &row.names) {
         *seen.entry(name.as_str()).or_insert(0) += 1;
     }
-    assert!(
-        seen.values().all(|count| *count == 1),
-        "more than one row: {seen:?}"
-    );
+    assert!(seen.values().all(|count| *count == 1), "more than one row: {seen:?}");
     assert_eq!(OF_THE_REFERENCE.lines().count(), 121);
-    let missing: Vec<&str> = OF_THE_REFERENCE
-        .lines()
-        .filter(|name| !seen.contains_key(name))
-        .collect();
+    let missing: Vec<&str> =
+        OF_THE_REFERENCE.lines().filter(|name| !seen.contains_key(name)).collect();
     assert!(missing.is_empty(), "no row: {missing:?}");
 
     for row in &rows {
@@ -110,32 +96,19 @@ fn every_setting_has_one_row_with_a_test_on_the_page() {
                     .split_once(": ")
                     .unwrap_or_else(|| panic!("`file: test`, not {row:?}"));
                 let text = read_test_file(file);
-                assert!(
-                    text.contains(&format!("fn {case}(")),
-                    "{file} has no {case}"
-                );
+                assert!(text.contains(&format!("fn {case}(")), "{file} has no {case}");
                 // Hosts and ports of a test's server are set where it is built.
                 let is_named = |name: &String| {
                     text.contains(name.trim_end_matches('*'))
                         || ["PORT", "HOST"].iter().any(|end| name.ends_with(end))
                 };
-                assert!(
-                    row.names.iter().any(is_named),
-                    "{file} does not say {:?}",
-                    row.names
-                );
+                assert!(row.names.iter().any(is_named), "{file} does not say {:?}", row.names);
             }
             "no effect" => {
                 let may = |name: &String| {
-                    MAY_BE_WITHOUT_EFFECT
-                        .iter()
-                        .any(|begin| name.starts_with(begin))
+                    MAY_BE_WITHOUT_EFFECT.iter().any(|begin| name.starts_with(begin))
                 };
-                assert!(
-                    row.names.iter().all(may),
-                    "{:?} ought to have an effect",
-                    row.names
-                );
+                assert!(row.names.iter().all(may), "{:?} ought to have an effect", row.names);
             }
             other => panic!("`{other}` is none of the words of the page: {row:?}"),
         }
@@ -145,23 +118,14 @@ fn every_setting_has_one_row_with_a_test_on_the_page() {
 #[test]
 fn help_and_page_have_the_same_settings() {
     let help = tollgate(&["--help"]).stdout;
-    let in_help: Vec<&str> = help
-        .split("[env: ")
-        .skip(1)
-        .filter_map(|rest| rest.split(['=', ']']).next())
-        .collect();
+    let in_help: Vec<&str> =
+        help.split("[env: ").skip(1).filter_map(|rest| rest.split(['=', ']']).next()).collect();
     let rows = rows();
     let on_page: Vec<&String> = rows.iter().flat_map(|row| &row.names).collect();
     for name in &in_help {
-        assert!(
-            on_page.iter().any(|there| there == name),
-            "{name} is in --help, and has no row"
-        );
+        assert!(on_page.iter().any(|there| there == name), "{name} is in --help, and has no row");
     }
-    for row in rows
-        .iter()
-        .filter(|row| ["same", "more", "differs"].contains(&&*row.here))
-    {
+    for row in rows.iter().filter(|row| ["same", "more", "differs"].contains(&&*row.here)) {
         // Those of a family are not listed one by one, and what is honoured by passing it over has
         // no flag.
         let is_listed = |name: &&String| {
@@ -169,21 +133,15 @@ fn help_and_page_have_the_same_settings() {
                 || **name == "GRPC_SERVER_TLS_CA_CERT"
                 || in_help.contains(&name.as_str())
         };
-        assert!(
-            row.names.iter().all(|name| is_listed(&name)),
-            "not in --help: {row:?}"
-        );
+        assert!(row.names.iter().all(|name| is_listed(&name)), "not in --help: {row:?}");
     }
 }
 
 #[test]
 fn settings_without_effect_are_warned_about() {
     let rows = rows();
-    let without: Vec<&String> = rows
-        .iter()
-        .filter(|row| row.here == "no effect")
-        .flat_map(|row| &row.names)
-        .collect();
+    let without: Vec<&String> =
+        rows.iter().filter(|row| row.here == "no effect").flat_map(|row| &row.names).collect();
     assert!(without.len() > 20, "{without:?}");
     let redis = RedisProcess::start();
     let set: Vec<(&str, &str)> = without.iter().map(|name| (name.as_str(), "1")).collect();
@@ -215,9 +173,7 @@ fn empty_settings_are_unset() {
     ];
     let names = OF_THE_REFERENCE.lines().filter(|name| !own.contains(name));
     let empty: Vec<(&str, &str)> = names.map(|name| (name, "")).collect();
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_envs(&empty)
-        .start();
+    let server = TestServer::with_rules(&limit_of(1)).with_envs(&empty).start();
     assert_eq!(server.get("/healthcheck").status, 200);
     server.assert_announced("store    memory");
     server.assert_not_logged("no effect");
@@ -251,42 +207,26 @@ fn near(server: &TestServer) -> bool {
 
 /// Every one of these is as it says with the setting, and is not without.
 const EFFECTS: &[Effect] = &[
-    (("SHADOW_MODE", "true"), &[TIGHT, TIGHT], |_, reply| {
-        reply.status == 200
-    }),
-    (("QUOTA_MODE", "true"), &[BOTH, BOTH], |_, reply| {
-        reply.status == 200
-    }),
+    (("SHADOW_MODE", "true"), &[TIGHT, TIGHT], |_, reply| reply.status == 200),
+    (("QUOTA_MODE", "true"), &[BOTH, BOTH], |_, reply| reply.status == 200),
     (
         ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
         &[BOTH, BOTH, BOTH, LOOSE],
         |_, reply| json(reply)["statuses"][0]["limitRemaining"] == 8,
     ),
-    (
-        ("NEAR_LIMIT_RATIO", "0.1"),
-        &[LOOSE, LOOSE, LOOSE],
-        |server, _| near(server),
-    ),
-    (
-        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
-        &[TIGHT],
-        |_, reply| has_header(reply, "RateLimit-Limit"),
-    ),
-    (
-        ("RESPONSE_DYNAMIC_METADATA", "true"),
-        &[LOOSE],
-        |_, reply| json(reply)["dynamicMetadata"]["metadata"]["owner"] == "bob",
-    ),
-    (
-        ("IETF_RATELIMIT_HEADERS_ENABLED", "true"),
-        &[TIGHT],
-        |_, reply| has_header(reply, "RateLimit-Policy"),
-    ),
-    (
-        ("RETRY_AFTER_HEADER_ENABLED", "true"),
-        &[TIGHT, TIGHT],
-        |_, reply| has_header(reply, "Retry-After"),
-    ),
+    (("NEAR_LIMIT_RATIO", "0.1"), &[LOOSE, LOOSE, LOOSE], |server, _| near(server)),
+    (("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), &[TIGHT], |_, reply| {
+        has_header(reply, "RateLimit-Limit")
+    }),
+    (("RESPONSE_DYNAMIC_METADATA", "true"), &[LOOSE], |_, reply| {
+        json(reply)["dynamicMetadata"]["metadata"]["owner"] == "bob"
+    }),
+    (("IETF_RATELIMIT_HEADERS_ENABLED", "true"), &[TIGHT], |_, reply| {
+        has_header(reply, "RateLimit-Policy")
+    }),
+    (("RETRY_AFTER_HEADER_ENABLED", "true"), &[TIGHT, TIGHT], |_, reply| {
+        has_header(reply, "Retry-After")
+    }),
 ];
 
 #[test]
@@ -297,22 +237,14 @@ fn settings_change_responses() {
             let replies: Vec<Reply> = calls.iter().map(|body| server.json(body)).collect();
             let last = replies.last().expect("there is a call");
             let is_set = !variables.is_empty();
-            assert_eq!(
-                shows(&server, last),
-                is_set,
-                "{setting:?} {variables:?}: {last:?}"
-            );
+            assert_eq!(shows(&server, last), is_set, "{setting:?} {variables:?}: {last:?}");
         }
     }
 }
 
 #[test]
 fn headers_have_configured_names() {
-    let response = [
-        "LIMIT_LIMIT_HEADER",
-        "LIMIT_REMAINING_HEADER",
-        "LIMIT_RESET_HEADER",
-    ];
+    let response = ["LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER"];
     let request = [
         "LIMIT_REQUEST_LIMIT_HEADER",
         "LIMIT_REQUEST_REMAINING_HEADER",
@@ -320,16 +252,8 @@ fn headers_have_configured_names() {
     ];
     let configured = ["X-Most", "X-Left", "X-Seconds"];
     for (enabled, names, direction) in [
-        (
-            "LIMIT_RESPONSE_HEADERS_ENABLED",
-            response,
-            "responseHeadersToAdd",
-        ),
-        (
-            "LIMIT_REQUEST_HEADERS_ENABLED",
-            request,
-            "requestHeadersToAdd",
-        ),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", response, "responseHeadersToAdd"),
+        ("LIMIT_REQUEST_HEADERS_ENABLED", request, "requestHeadersToAdd"),
     ] {
         let names: Vec<(&str, &str)> = names.into_iter().zip(configured).collect();
         let server = TestServer::with_rules(TWO).with_envs(&names);
@@ -341,9 +265,7 @@ fn headers_have_configured_names() {
     }
     let rules = "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 2}, metadata: {tollgate: {warn_at: 50%}}}]}";
     let server = TestServer::with_rules(rules).with_env("WARNING_HEADER", "X-Near");
-    let reply = server
-        .start()
-        .json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#);
+    let reply = server.start().json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#);
     assert!(has_header(&reply, "X-Near"), "{reply:?}");
 }
 
@@ -355,9 +277,8 @@ descriptors:
   - {key: host, value: foo.bar, rate_limit: {unit: year, requests_per_unit: 5}}
   - {key: path, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 5}}
 ";
-    let server = TestServer::with_rules(rules)
-        .with_env("SANITIZE_DESCRIPTOR_METRIC_DOTS", "true")
-        .start();
+    let server =
+        TestServer::with_rules(rules).with_env("SANITIZE_DESCRIPTOR_METRIC_DOTS", "true").start();
     for descriptor in [
         r#""entries":[{"key":"host","value":"foo.bar"}]"#,
         r#""entries":[{"key":"path","value":"/v1.Do"}]"#,
@@ -390,12 +311,8 @@ fn months_can_be_calendar_months() {
         redis.command::<()>(&["FLUSHALL"]);
         assert_eq!(server.json(K).status, 200);
         let keys: Vec<String> = redis.command(&["KEYS", "*"]);
-        let starts = keys
-            .iter()
-            .filter_map(|key| key.strip_prefix("d_k_v_")?.parse().ok());
-        let [start] = starts.collect::<Vec<_>>()[..] else {
-            panic!("one key, not {keys:?}")
-        };
+        let starts = keys.iter().filter_map(|key| key.strip_prefix("d_k_v_")?.parse().ok());
+        let [start] = starts.collect::<Vec<_>>()[..] else { panic!("one key, not {keys:?}") };
         start
     };
     let fixed = window(&start("false"));
@@ -403,10 +320,7 @@ fn months_can_be_calendar_months() {
     let calendar = start("true");
     let begins = UNIX_EPOCH + Duration::from_secs(window(&calendar));
     let date = humantime::format_rfc3339_seconds(begins).to_string();
-    assert!(
-        date.ends_with("-01T00:00:00Z"),
-        "the first of a month, not {date}"
-    );
+    assert!(date.ends_with("-01T00:00:00Z"), "the first of a month, not {date}");
     let explained = calendar.admin("/explain?domain=d&descriptor=k%3Dv");
     assert!(explained.contains("5 per calendar month"), "{explained}");
 }
@@ -432,9 +346,8 @@ fn rules_are_read_and_named_by_runtime_settings() {
     write(&root.path().join("sub/app/.hidden.yaml"), &limit_of(1));
     let start = |variables: &[(&str, &str)]| {
         let server = TestServer::with_runtime_root(root.path());
-        let server = server
-            .with_env("RUNTIME_SUBDIRECTORY", "sub")
-            .with_env("RUNTIME_APPDIRECTORY", "app");
+        let server =
+            server.with_env("RUNTIME_SUBDIRECTORY", "sub").with_env("RUNTIME_APPDIRECTORY", "app");
         server.with_envs(variables).start()
     };
     let server = start(&[("RUNTIME_IGNOREDOTFILES", "true")]);
@@ -446,10 +359,8 @@ fn rules_are_read_and_named_by_runtime_settings() {
     // The one with the dot is read, too, and what is wrong with the two of them is told by their
     // names.
     for (watch_root, name) in [("true", "app.good.yaml"), ("false", " good.yaml")] {
-        let server = start(&[
-            ("RUNTIME_IGNOREDOTFILES", "false"),
-            ("RUNTIME_WATCH_ROOT", watch_root),
-        ]);
+        let server =
+            start(&[("RUNTIME_IGNOREDOTFILES", "false"), ("RUNTIME_WATCH_ROOT", watch_root)]);
         server.assert_logged(&format!("{name}: duplicate domain 'd'"));
     }
 }
@@ -466,11 +377,7 @@ async fn rules_are_selected_by_their_names_below_the_subdirectory() {
         (".", &["config.yaml"], 1),
         ("", &["config.yaml"], 1),
         ("ratelimit", &["ratelimit/config.d/a.yaml"], 1),
-        (
-            "ratelimit",
-            &["ratelimit/config/a.yaml", "ratelimit/config.b.yaml"],
-            2,
-        ),
+        ("ratelimit", &["ratelimit/config/a.yaml", "ratelimit/config.b.yaml"], 2),
         // Others are not rules, and neither are test cases.
         (
             "ratelimit",
@@ -539,11 +446,7 @@ pub(crate) fn counting(redis: &RedisProcess) -> Builder {
 
 /// Ends every connection to a Redis but the test's, and waits until calls are counted on a new one.
 pub(crate) fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
-    let made = || {
-        server
-            .metric("ratelimit_redis_pool_cx_total")
-            .unwrap_or_default()
-    };
+    let made = || server.metric("ratelimit_redis_pool_cx_total").unwrap_or_default();
     let before = made();
     redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
     look_until("calls are counted on a new connection", || {
@@ -553,29 +456,20 @@ pub(crate) fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProce
 
 #[test]
 fn passwords_are_reloaded_without_a_restart() {
-    let redis = RedisProcess::builder()
-        .with_user("user app on >1st ~* +@all")
-        .start();
+    let redis = RedisProcess::builder().with_user("user app on >1st ~* +@all").start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("password");
     write(&path, "app:1st\n");
-    let server = counting(&redis)
-        .with_env("REDIS_AUTH_FILE", &path.display().to_string())
-        .start();
+    let server = counting(&redis).with_env("REDIS_AUTH_FILE", &path.display().to_string()).start();
     look_until("it is authenticated", || server.json(K).status == 200);
     let (rejected, loads) = (
         "tollgate_redis_secrets_rejected",
         "tollgate_redis_secrets_loads_total{result=\"success\"}",
     );
-    assert_eq!(
-        (server.metric(rejected), server.metric(loads)),
-        (Some(0.0), Some(0.0))
-    );
+    assert_eq!((server.metric(rejected), server.metric(loads)), (Some(0.0), Some(0.0)));
 
     write(&path, "app:2nd\nand more\n");
-    look_until("an invalid credential is rejected", || {
-        server.metric(rejected) == Some(1.0)
-    });
+    look_until("an invalid credential is rejected", || server.metric(rejected) == Some(1.0));
     counts_on_a_new_connection(&server, &redis);
     let said = format!("REDIS_AUTH_FILE: {} has more than one line", path.display());
     server.assert_logged_once(&said);
@@ -593,25 +487,15 @@ fn passwords_are_reloaded_without_a_restart() {
 
 #[test]
 fn sighup_reloads_credentials() {
-    let redis = RedisProcess::builder()
-        .with_user("user app on >1st ~* +@all")
-        .start();
+    let redis = RedisProcess::builder().with_user("user app on >1st ~* +@all").start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("password");
     write(&path, "app:1st");
-    let server = counting(&redis)
-        .with_env("REDIS_AUTH_FILE", &path.display().to_string())
-        .start();
+    let server = counting(&redis).with_env("REDIS_AUTH_FILE", &path.display().to_string()).start();
     redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">2nd"]);
     // As large and as old as before, and so nothing to look at.
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .open(&path)
-        .expect("it is there");
-    let written = file
-        .metadata()
-        .and_then(|metadata| metadata.modified())
-        .expect("it has a time");
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("it is there");
+    let written = file.metadata().and_then(|metadata| metadata.modified()).expect("it has a time");
     (&file)
         .write_all(b"app:2nd")
         .and_then(|()| file.set_modified(written))
@@ -638,49 +522,33 @@ pub(crate) fn with_both_periods(settings: &[(&str, &str)]) -> Builder {
 
 /// Waits until it says so of its store.
 pub(crate) fn wait_until_ready_says(server: &TestServer, text: &str) {
-    look_until(&format!("/ready says: {text}"), || {
-        server.get("/ready").body.contains(text)
-    });
+    look_until(&format!("/ready says: {text}"), || server.get("/ready").body.contains(text));
 }
 
 #[test]
 fn limits_per_second_can_have_their_own_redis() {
     let (main, second) = (RedisProcess::start(), RedisProcess::start());
     let (url, second_url) = (main.address(), second.url());
-    let settings = [
-        ("REDIS_URL", url.as_str()),
-        ("REDIS_PERSECOND_URL", &second_url),
-    ];
+    let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND_URL", &second_url)];
     let begins = |redis: &RedisProcess| -> Vec<String> {
         let keys: Vec<String> = redis.command(&["KEYS", "*"]);
-        keys.into_iter()
-            .map(|key| key.chars().take("d_k_v".len()).collect())
-            .collect()
+        keys.into_iter().map(|key| key.chars().take("d_k_v".len()).collect()).collect()
     };
-    let start = |second: &str| {
-        with_both_periods(&settings)
-            .with_env("REDIS_PERSECOND", second)
-            .start()
-    };
+    let start =
+        |second: &str| with_both_periods(&settings).with_env("REDIS_PERSECOND", second).start();
     let server = start("true");
     server.assert_announced(&url);
     server.assert_announced(&second_url);
     look_until("both are reached", || server.json(K_AND_S).status == 200);
     assert_eq!(begins(&main), ["d_k_v"]);
     let of_second = begins(&second);
-    assert!(
-        !of_second.is_empty() && of_second.iter().all(|key| key == "d_s_v"),
-        "{of_second:?}"
-    );
+    assert!(!of_second.is_empty() && of_second.iter().all(|key| key == "d_s_v"), "{of_second:?}");
     assert!(server.metric("ratelimit_redis_per_second_pool_cx_total") > Some(0.0));
 
     let before: usize = second.command(&["DBSIZE"]);
     let server = start("false");
     look_until("it is reached", || server.json(K_AND_S).status == 200);
-    assert!(
-        begins(&main).contains(&"d_s_v".to_owned()),
-        "all are counted on the one"
-    );
+    assert!(begins(&main).contains(&"d_s_v".to_owned()), "all are counted on the one");
     assert_eq!(second.command::<usize>(&["DBSIZE"]), before);
     server.assert_logged("REDIS_PERSECOND_URL has no effect without REDIS_PERSECOND=true");
 }
@@ -702,10 +570,7 @@ REDIS_PERSECOND_SOCKET_TYPE=tcp => REDIS_PERSECOND_URL is not set; set it to hos
 REDIS_PERSECOND_SOCKET_TYPE => REDIS_PERSECOND_URL is not set; set it to host:port",
     );
     // The address shows what it is.
-    let server = start(&[
-        ("REDIS_PERSECOND_SOCKET_TYPE", "tcp"),
-        ("REDIS_PERSECOND_URL", &socket),
-    ]);
+    let server = start(&[("REDIS_PERSECOND_SOCKET_TYPE", "tcp"), ("REDIS_PERSECOND_URL", &socket)]);
     let server = server.start();
     look_until("it is reached", || server.json(S).status == 200);
 }
@@ -755,10 +620,7 @@ fn sentinels_have_their_own_credentials() {
         path.display().to_string()
     });
     let (sentinels, url) = (deployment.url(), single.url());
-    let main = [
-        ("REDIS_TYPE", "sentinel"),
-        ("REDIS_URL", sentinels.as_str()),
-    ];
+    let main = [("REDIS_TYPE", "sentinel"), ("REDIS_URL", sentinels.as_str())];
     let second = [
         ("REDIS_URL", url.as_str()),
         ("REDIS_PERSECOND", "true"),
@@ -766,16 +628,11 @@ fn sentinels_have_their_own_credentials() {
         ("REDIS_PERSECOND_URL", sentinels.as_str()),
     ];
     let values = [["of-servers", "of-sentinels"], [&of_servers, &of_sentinels]];
-    let main_names = [
-        ["REDIS_AUTH", "REDIS_SENTINEL_AUTH"],
-        ["REDIS_AUTH_FILE", "REDIS_SENTINEL_AUTH_FILE"],
-    ];
+    let main_names =
+        [["REDIS_AUTH", "REDIS_SENTINEL_AUTH"], ["REDIS_AUTH_FILE", "REDIS_SENTINEL_AUTH_FILE"]];
     let second_names = [
         ["REDIS_PERSECOND_AUTH", "REDIS_PERSECOND_SENTINEL_AUTH"],
-        [
-            "REDIS_PERSECOND_AUTH_FILE",
-            "REDIS_PERSECOND_SENTINEL_AUTH_FILE",
-        ],
+        ["REDIS_PERSECOND_AUTH_FILE", "REDIS_PERSECOND_SENTINEL_AUTH_FILE"],
     ];
     for (settings, names, body) in [(&main[..], main_names, K), (&second, second_names, S)] {
         for ([auth, sentinel_auth], [server, sentinel]) in names.into_iter().zip(values) {
@@ -793,10 +650,7 @@ fn sentinels_have_their_own_credentials() {
         (("REDIS_SENTINEL_AUTH", "of-sentinels"), "REDIS_AUTH"),
     ] {
         let server = with_both_periods(&[&main[..], &[credentials]].concat()).start();
-        wait_until_ready_says(
-            &server,
-            &format!("requires a password (NOAUTH); set {missing}"),
-        );
+        wait_until_ready_says(&server, &format!("requires a password (NOAUTH); set {missing}"));
         assert_eq!(server.json(K).status, 429, "{credentials:?}");
     }
     let other = sentinels.replace("mymaster", "other");
@@ -828,9 +682,7 @@ fn redis_url_and_key_settings_choose_where_hits_are_counted() {
     let counted = |server: TestServer| -> (String, i64) {
         redis.command::<()>(&["FLUSHALL"]);
         assert_eq!(server.json(K).status, 200);
-        let [key] = &keys()[..] else {
-            panic!("one key, not {:?}", keys())
-        };
+        let [key] = &keys()[..] else { panic!("one key, not {:?}", keys()) };
         let life = || redis.command::<i64>(&["TTL", key]);
         look_until("a lifetime", || life() != -1);
         (key.clone(), life())
@@ -847,18 +699,13 @@ fn redis_url_and_key_settings_choose_where_hits_are_counted() {
         ("EXPIRATION_JITTER_MAX_SECONDS", "100000000"),
     ]));
     assert!(key.starts_with("tg:d:k:v:"), "{key}");
-    assert!(
-        secs > YEAR_S,
-        "a jitter of three years is more than a second: {secs}"
-    );
+    assert!(secs > YEAR_S, "a jitter of three years is more than a second: {secs}");
 }
 
 #[test]
 fn memory_bytes_max_bounds_the_memory_store() {
     let start = |bytes: &str| {
-        TestServer::with_rules(&limit_of(1))
-            .with_env("MEMORY_BYTES_MAX", bytes)
-            .start()
+        TestServer::with_rules(&limit_of(1)).with_env("MEMORY_BYTES_MAX", bytes).start()
     };
     let evicted = |server: &TestServer| {
         (0..2_000).for_each(|value| {
@@ -872,23 +719,13 @@ fn memory_bytes_max_bounds_the_memory_store() {
 
 #[test]
 fn over_limit_cache_has_no_effect_in_memory() {
-    let server = TestServer::with_rules(TWO)
-        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
-        .start();
+    let server =
+        TestServer::with_rules(TWO).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
     server.assert_logged("LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store");
-    assert_eq!(
-        [TIGHT; 3].map(|body| server.json(body).status),
-        [200, 429, 429]
-    );
-    server.assert_metric(
-        r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="tight"}"#,
-        2.0,
-    );
-    assert!(
-        !server
-            .admin("/metrics")
-            .contains("over_limit_with_local_cache")
-    );
+    assert_eq!([TIGHT; 3].map(|body| server.json(body).status), [200, 429, 429]);
+    server
+        .assert_metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="tight"}"#, 2.0);
+    assert!(!server.admin("/metrics").contains("over_limit_with_local_cache"));
 }
 
 /// A server that takes connections and says nothing: it is asked to let somebody in, and does not
@@ -898,9 +735,7 @@ fn redis_timeout_bounds_connecting() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port can be had");
     let address = silent.local_addr().expect("it is bound").to_string();
     let first = [("REDIS_URL", &*address), ("REDIS_TIMEOUT", "50ms")];
-    let server = with_both_periods(&first)
-        .with_env("STORE_TIMEOUT", "60s")
-        .start();
+    let server = with_both_periods(&first).with_env("STORE_TIMEOUT", "60s").start();
     look_until("connecting times out", || server.json(K).status == 429);
 
     let redis = RedisProcess::start();

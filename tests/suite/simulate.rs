@@ -22,27 +22,17 @@ fn simulate(arguments: &str) -> String {
 fn runs(arguments: &str) -> Vec<(String, Value)> {
     let output: Value =
         serde_json::from_str(&simulate(&format!("{arguments} --format json"))).expect("it is JSON");
-    let scenes = output["scenes"]
-        .as_array()
-        .expect("there are scenes")
-        .iter();
+    let scenes = output["scenes"].as_array().expect("there are scenes").iter();
     let of_scene = |scene: &Value| {
-        let traffic = scene["traffic"]
-            .as_str()
-            .expect("traffic has a name")
-            .to_owned();
+        let traffic = scene["traffic"].as_str().expect("traffic has a name").to_owned();
         let runs = scene["runs"].as_array().expect("there are runs").clone();
-        runs.into_iter()
-            .map(move |run| (traffic.clone(), run))
-            .collect::<Vec<_>>()
+        runs.into_iter().map(move |run| (traffic.clone(), run)).collect::<Vec<_>>()
     };
     scenes.flat_map(of_scene).collect()
 }
 
 fn number(run: &Value, name: &str) -> u64 {
-    run[name]
-        .as_u64()
-        .unwrap_or_else(|| panic!("{name} is a number in {run}"))
+    run[name].as_u64().unwrap_or_else(|| panic!("{name} is a number in {run}"))
 }
 
 #[test]
@@ -50,10 +40,7 @@ fn twice_the_rate_of_a_bucket_is_half_admitted_after_the_burst() {
     let output = simulate(
         "--requests 10 --unit second --algorithm token_bucket --traffic double --calls 10000",
     );
-    let row = output
-        .lines()
-        .find(|line| line.starts_with("token_bucket"))
-        .expect("it has a row");
+    let row = output.lines().find(|line| line.starts_with("token_bucket")).expect("it has a row");
     let numbers: Vec<&str> = row.split_whitespace().collect();
     let expected = ["token_bucket,", "burst", "10", "5009", "4991", "19", "19"];
     assert_eq!(numbers, expected, "{output}");
@@ -82,13 +69,8 @@ fn no_traffic_exceeds_the_bound_of_the_algorithm() {
             panic!("four cells, not {line}")
         };
         let max = |cell: &str| cell.parse::<u64>().expect("a number");
-        let runs = runs(&format!(
-            "--requests 10 --calls 1000 --traffic {TRAFFICS} {options}"
-        ));
-        let mine: Vec<_> = runs
-            .iter()
-            .filter(|(_, run)| run["label"] == label)
-            .collect();
+        let runs = runs(&format!("--requests 10 --calls 1000 --traffic {TRAFFICS} {options}"));
+        let mine: Vec<_> = runs.iter().filter(|(_, run)| run["label"] == label).collect();
         assert_eq!(mine.len(), TRAFFICS.split(',').count(), "{line}");
         // Only fixed windows admit twice the limit, at an edge.
         if label == "fixed_window" {
@@ -125,17 +107,10 @@ fn runs_last_several_periods_and_note_limits_never_exceeded() {
     let short = "--requests 20000 --unit hour --calls 10000 --algorithm sliding_log";
     let note = "the limit was never exceeded; all requests are within one period (1 h): increase --calls, or use a faster --traffic";
     assert_eq!(scene(short)["note"], note);
-    assert!(
-        simulate(short).contains(&format!("\nnote: {note}\n")),
-        "{}",
-        simulate(short)
-    );
+    assert!(simulate(short).contains(&format!("\nnote: {note}\n")), "{}", simulate(short));
     // More calls than a run may have would be needed.
     assert_eq!(
-        number(
-            &scene("--requests 4294967295 --algorithm fixed_window --traffic steady"),
-            "calls"
-        ),
+        number(&scene("--requests 4294967295 --algorithm fixed_window --traffic steady"), "calls"),
         1_000_000
     );
     let some =
@@ -159,11 +134,7 @@ fn queues_release_evenly_within_max_wait() {
         "--requests 10 --algorithm leaky_bucket --max-wait 300ms --traffic {TRAFFICS}"
     )) {
         assert!(number(&run, "wait_max_us") <= 300_000, "{traffic}: {run}");
-        assert_eq!(
-            number(&run, "queued") > 0,
-            number(&run, "wait_max_us") > 0,
-            "{traffic}"
-        );
+        assert_eq!(number(&run, "queued") > 0, number(&run, "wait_max_us") > 0, "{traffic}");
     }
     let output = runs(
         "--requests 10 --algorithm leaky_bucket --max-wait 1s --traffic bursty --calls 20 --show 6s",
@@ -176,21 +147,14 @@ fn queues_release_evenly_within_max_wait() {
         .iter()
         .filter_map(Value::as_u64)
         .collect();
-    assert!(
-        admitted.iter().all(|&admitted| admitted <= 2),
-        "{admitted:?}"
-    );
-    assert_eq!(
-        admitted.iter().sum::<u64>(),
-        number(&output[0].1, "admitted")
-    );
+    assert!(admitted.iter().all(|&admitted| admitted <= 2), "{admitted:?}");
+    assert_eq!(admitted.iter().sum::<u64>(), number(&output[0].1, "admitted"));
 }
 
 #[test]
 fn concurrency_bounds_requests_at_once_and_releases_slots() {
-    let output = runs(&format!(
-        "--requests 10 --algorithm concurrency --hold 800ms --traffic {TRAFFICS}"
-    ));
+    let output =
+        runs(&format!("--requests 10 --algorithm concurrency --hold 800ms --traffic {TRAFFICS}"));
     for (traffic, run) in &output {
         assert!(number(run, "most_at_once") <= 10, "{traffic}: {run}");
     }
@@ -203,10 +167,7 @@ fn concurrency_bounds_requests_at_once_and_releases_slots() {
     let forgotten =
         runs("--requests 10 --algorithm concurrency --hold 800ms --lease 100ms --traffic double");
     let run = &forgotten[0].1;
-    assert_eq!(
-        (number(run, "refused"), number(run, "most_at_once")),
-        (0, 16)
-    );
+    assert_eq!((number(run, "refused"), number(run, "most_at_once")), (0, 16));
 }
 
 #[test]
@@ -245,11 +206,7 @@ descriptors:
         .into_iter()
         .map(|(_, run)| run["label"].clone())
         .collect();
-    let expected = [
-        "token_bucket, burst 5",
-        "fixed_window",
-        "token_bucket, burst 30",
-    ];
+    let expected = ["token_bucket, burst 5", "fixed_window", "token_bucket, burst 30"];
     assert_eq!(labels, expected);
 
     let queued = runs(&format!("{path} shop report=x --traffic double --calls 10"));
@@ -257,9 +214,7 @@ descriptors:
         number(&queued[0].1, "queued") > 0 && number(&queued[0].1, "wait_max_us") <= 500_000,
         "{queued:?}"
     );
-    let held = runs(&format!(
-        "{path} shop backend=x request_id=1 --traffic double --hold 1s"
-    ));
+    let held = runs(&format!("{path} shop backend=x request_id=1 --traffic double --hold 1s"));
     assert_eq!(
         (&held[0].1["label"], number(&held[0].1, "most_at_once")),
         (&"concurrency, lease 10 s".into(), 3)
@@ -267,10 +222,7 @@ descriptors:
 
     let wrong = [
         ("backend=x request_id=1", "concurrency needs --hold"),
-        (
-            "backend=x request_id=1 --hold 1s --algorithm all",
-            "leave --algorithm out",
-        ),
+        ("backend=x request_id=1 --hold 1s --algorithm all", "leave --algorithm out"),
         ("user=ann --burst 3", "the limit is the rule's"),
         ("partner=bob", "its rule is unlimited"),
         ("nobody=eve", "it matches no rule with a limit"),
@@ -354,14 +306,7 @@ fn every_picture_in_the_docs_is_used() {
     let pictures = files(&docs.join("images"));
     assert!(!pictures.is_empty());
     for path in pictures {
-        let name = path
-            .file_name()
-            .expect("a file has a name")
-            .to_string_lossy();
-        assert!(
-            pages.contains(&format!("](images/{name})")),
-            "{} is in no page",
-            path.display()
-        );
+        let name = path.file_name().expect("a file has a name").to_string_lossy();
+        assert!(pages.contains(&format!("](images/{name})")), "{} is in no page", path.display());
     }
 }

@@ -32,11 +32,7 @@ struct Model(Vec<(Vec<u8>, Counter)>);
 
 impl Model {
     fn decide(&mut self, request: &CheckRequest, now: Time) -> Verdicts {
-        let slots: Vec<usize> = request
-            .checks
-            .iter()
-            .map(|check| self.slot(check))
-            .collect();
+        let slots: Vec<usize> = request.checks.iter().map(|check| self.slot(check)).collect();
         let mut counters: Vec<Counter> =
             self.0.iter().map(|(_, counter)| counter.clone()).collect();
         let mut verdicts = Verdicts::new();
@@ -59,13 +55,10 @@ impl Model {
 
     fn slot(&mut self, check: &Check) -> usize {
         let key = check.key.as_bytes();
-        self.0
-            .iter()
-            .position(|(known, _)| known == key)
-            .unwrap_or_else(|| {
-                self.0.push((key.to_vec(), Counter::new(&check.limit)));
-                self.0.len() - 1
-            })
+        self.0.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
+            self.0.push((key.to_vec(), Counter::new(&check.limit)));
+            self.0.len() - 1
+        })
     }
 }
 
@@ -91,15 +84,9 @@ fn threads_together_are_admitted_exactly_the_limit() {
                         ..check.clone()
                     }])
                 };
-                (0..100)
-                    .filter(|&call| !counters.decide(&request(call), START)[0].over)
-                    .count()
+                (0..100).filter(|&call| !counters.decide(&request(call), START)[0].over).count()
             });
-            assert_eq!(
-                admitted,
-                (100 + round) as usize,
-                "{algorithm}, round {round}"
-            );
+            assert_eq!(admitted, (100 + round) as usize, "{algorithm}, round {round}");
         }
     }
 }
@@ -114,12 +101,7 @@ fn all_or_nothing_requests_are_admitted_whole() {
         keys.rotate_left(number * 2);
         let request = atomic_request(keys.iter().map(|key| check(key, limit, Hits::Add(1))));
         (0..300)
-            .filter(|_| {
-                counters
-                    .decide(&request, START)
-                    .iter()
-                    .all(|verdict| !verdict.over)
-            })
+            .filter(|_| counters.decide(&request, START).iter().all(|verdict| !verdict.over))
             .count()
     });
     assert_eq!(admitted, 1_000);
@@ -128,13 +110,8 @@ fn all_or_nothing_requests_are_admitted_whole() {
 fn eight_threads(work: impl Fn(usize) -> usize + Sync) -> usize {
     let work = &work;
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..8)
-            .map(|number| scope.spawn(move || work(number)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"))
-            .sum()
+        let threads: Vec<_> = (0..8).map(|number| scope.spawn(move || work(number))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
     })
 }
 
@@ -158,10 +135,8 @@ fn verdicts_equal_those_of_a_list_of_counters() {
         limit(Algorithm::Concurrency, 2, Unit::Minute),
     ];
     let groups = prop_oneof![2 => Just(0), 1 => Just(1), 1 => Just(2)];
-    let checks = prop::collection::vec(
-        (0..limits.len(), 0..6_u64, 0..4_u8, any::<bool>(), groups),
-        1..6,
-    );
+    let checks =
+        prop::collection::vec((0..limits.len(), 0..6_u64, 0..4_u8, any::<bool>(), groups), 1..6);
     let asks = prop::collection::vec((checks, 0..90_u64), 1..40);
     let play = |asks: Vec<(Vec<Draw>, u64)>| {
         counters.clear();
@@ -169,21 +144,19 @@ fn verdicts_equal_those_of_a_list_of_counters() {
         let mut now = START;
         for (checks, gap) in asks {
             now = now.plus(Span::from_secs(gap));
-            let checks = checks
-                .into_iter()
-                .map(|(key, hits, holder, enforcing, group)| {
-                    let hits = match hits {
-                        0 => Hits::Peek,
-                        1..4 => Hits::Add(hits),
-                        more => Hits::Refund(more - 3),
-                    };
-                    Check {
-                        enforcing,
-                        group,
-                        holder: Some([holder].into()),
-                        ..check(&format!("k{key}:"), limits[key], hits)
-                    }
-                });
+            let checks = checks.into_iter().map(|(key, hits, holder, enforcing, group)| {
+                let hits = match hits {
+                    0 => Hits::Peek,
+                    1..4 => Hits::Add(hits),
+                    more => Hits::Refund(more - 3),
+                };
+                Check {
+                    enforcing,
+                    group,
+                    holder: Some([holder].into()),
+                    ..check(&format!("k{key}:"), limits[key], hits)
+                }
+            });
             let request = request_of(checks);
             prop_assert_eq!(counters.decide(&request, now), model.decide(&request, now));
             if gap > 45 {
@@ -192,13 +165,8 @@ fn verdicts_equal_those_of_a_list_of_counters() {
         }
         Ok(())
     };
-    let config = ProptestConfig {
-        source_file: Some(file!()),
-        ..ProptestConfig::default()
-    };
-    TestRunner::new(config)
-        .run(&asks, play)
-        .unwrap_or_else(|error| panic!("{error}"));
+    let config = ProptestConfig { source_file: Some(file!()), ..ProptestConfig::default() };
+    TestRunner::new(config).run(&asks, play).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
@@ -210,20 +178,15 @@ fn expired_counters_are_swept() {
         limit(Algorithm::TokenBucket, 9, Unit::Minute),
     ];
     for key in 0..20_000 {
-        counters.decide(
-            &request_of([check(&format!("k{key}"), limits[key % 2], Hits::Add(9))]),
-            START,
-        );
+        counters
+            .decide(&request_of([check(&format!("k{key}"), limits[key % 2], Hits::Add(9))]), START);
     }
     counters.sweep(START.plus(Span::from_secs(1)));
     assert_eq!(counters.len(), 20_000, "none has expired");
     counters.sweep(START.plus(Span::from_secs(61)));
     assert!(counters.is_empty(), "{} are left", counters.len());
     assert_eq!(counted(&metrics, "tollgate_memory_keys{use=\"store\"}"), 0);
-    assert_eq!(
-        counted(&metrics, "tollgate_memory_expired_total{use=\"store\"}"),
-        20_000
-    );
+    assert_eq!(counted(&metrics, "tollgate_memory_expired_total{use=\"store\"}"), 20_000);
 }
 
 #[test]
@@ -244,23 +207,14 @@ fn full_stores_evict_counters_closest_to_their_reset() {
     let year = limit(Algorithm::FixedWindow, 9, Unit::Year);
     let second = limit(Algorithm::FixedWindow, 9, Unit::Second);
     for key in 0..4_000 {
-        counters.decide(
-            &request_of([check(&format!("year{key}"), year, Hits::Add(9))]),
-            START,
-        );
+        counters.decide(&request_of([check(&format!("year{key}"), year, Hits::Add(9))]), START);
     }
     for key in 0..100_000 {
-        counters.decide(
-            &request_of([check(&format!("second{key}"), second, Hits::Add(1))]),
-            START,
-        );
+        counters.decide(&request_of([check(&format!("second{key}"), second, Hits::Add(1))]), START);
     }
     let kept = (0..4_000).filter(|key| {
-        counters.decide(
-            &request_of([check(&format!("year{key}"), year, Hits::Peek)]),
-            START,
-        )[0]
-        .remaining
+        counters.decide(&request_of([check(&format!("year{key}"), year, Hits::Peek)]), START)[0]
+            .remaining
             == 0
     });
     let kept = kept.count();
@@ -268,17 +222,10 @@ fn full_stores_evict_counters_closest_to_their_reset() {
         kept > 3_900,
         "a flood of short windows must not push out the long ones: {kept} of 4000 are left"
     );
-    assert!(
-        counters.len() <= (1 << 20) / 72,
-        "{} counters",
-        counters.len()
-    );
+    assert!(counters.len() <= (1 << 20) / 72, "{} counters", counters.len());
     assert_eq!(
         counted(&metrics, "tollgate_memory_evicted_total{use=\"store\"}"),
         104_000 - counters.len() as u64
     );
-    assert_eq!(
-        counted(&metrics, "tollgate_memory_keys{use=\"store\"}"),
-        counters.len() as u64
-    );
+    assert_eq!(counted(&metrics, "tollgate_memory_keys{use=\"store\"}"), counters.len() as u64);
 }

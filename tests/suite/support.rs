@@ -149,10 +149,7 @@ impl TestServer {
 
     /// With the rules of an existing directory.
     pub(crate) fn with_directory(rules: &Path) -> Builder {
-        Builder::new(
-            TempDir::new().expect("a temporary directory can be made"),
-            rules.to_owned(),
-        )
+        Builder::new(TempDir::new().expect("a temporary directory can be made"), rules.to_owned())
     }
 
     /// As a deployment of the reference starts it: RUNTIME_ROOT has the path of its rules, and
@@ -209,10 +206,8 @@ impl TestServer {
     }
 
     pub(crate) async fn metric_becomes(&self, series: &str, value: f64) {
-        eventually(&format!("{series} is {value}"), async || {
-            self.metric(series) == Some(value)
-        })
-        .await;
+        eventually(&format!("{series} is {value}"), async || self.metric(series) == Some(value))
+            .await;
     }
 
     /// Waits until it is logged: a thread of its own writes the log.
@@ -292,21 +287,10 @@ impl TestServer {
 
 impl Builder {
     fn new(home: TempDir, rules: PathBuf) -> Self {
-        let command = command(&[
-            "serve",
-            rules
-                .to_str()
-                .expect("temporary directories have plain names"),
-        ]);
+        let command =
+            command(&["serve", rules.to_str().expect("temporary directories have plain names")]);
         let log = create(&home, STDERR);
-        Self {
-            home,
-            rules,
-            command,
-            stdout: None,
-            log,
-            cgroup: None,
-        }
+        Self { home, rules, command, stdout: None, log, cgroup: None }
     }
 
     /// Where its rules are going to be read from.
@@ -346,11 +330,7 @@ impl Builder {
             .args(self.command.get_args())
             .stdin(Stdio::null())
             .env_clear();
-        command.envs(
-            self.command
-                .get_envs()
-                .filter_map(|(name, value)| Some((name, value?))),
-        );
+        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         self.command = command;
         self
     }
@@ -393,9 +373,8 @@ impl Builder {
         process.wait_until_ready(|| read(&home, STDOUT).ends_with("\n\n"));
         let announcement = read(&home, STDOUT);
         let address = |name: &str| {
-            let line = announcement
-                .lines()
-                .find_map(|line| line.trim_start().strip_prefix(name))?;
+            let line =
+                announcement.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
             let text = line.split_whitespace().next()?;
             text.trim_start_matches("http://").parse().ok()
         };
@@ -468,10 +447,7 @@ fn spawn(mut command: Command, home: &TempDir, stdout: Option<Stdio>, stderr: St
     let stdout = stdout.unwrap_or_else(|| create(home, STDOUT));
     command.stdout(stdout).stderr(stderr);
     // Elsewhere than the repository, whose ./config would be found.
-    let child = command
-        .current_dir(home.path())
-        .spawn()
-        .expect("cargo has built it");
+    let child = command.current_dir(home.path()).spawn().expect("cargo has built it");
     Process::of("tollgate", child, home.path().join(STDERR))
 }
 
@@ -538,9 +514,7 @@ pub(crate) fn tollgate_on_a_terminal(arguments: &[&str], variables: &[(&str, &st
     let terminal = terminal::copied_to(&home.path().join(STDOUT));
     let stderr = create(&home, STDERR);
     spawn(command, &home, Some(terminal), stderr).wait_until_ended();
-    look_until("everything was copied", || {
-        read(&home, STDOUT).ends_with('\n')
-    });
+    look_until("everything was copied", || read(&home, STDOUT).ends_with('\n'));
     read(&home, STDOUT)
 }
 
@@ -562,24 +536,14 @@ pub(crate) fn tollgate_with_stdin(arguments: &[&str], text: &str) -> Ran {
 
 fn finish(command: Command, home: &TempDir, stderr: Stdio) -> Ran {
     let code = spawn(command, home, None, stderr).wait_until_ended().code();
-    Ran {
-        code,
-        stdout: read(home, STDOUT),
-        stderr: read(home, STDERR),
-    }
+    Ran { code, stdout: read(home, STDOUT), stderr: read(home, STDERR) }
 }
 
 impl Client {
     /// Connects.
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{addr}")).expect("it is an address");
-        Self::on(
-            endpoint
-                .timeout(PATIENCE)
-                .connect()
-                .await
-                .expect("the port is open"),
-        )
+        Self::on(endpoint.timeout(PATIENCE).connect().await.expect("the port is open"))
     }
 
     /// On a connection that was made already.
@@ -596,10 +560,7 @@ impl Client {
         &mut self,
         request: RateLimitRequest,
     ) -> Result<RateLimitResponse, Status> {
-        self.rls
-            .should_rate_limit(request)
-            .await
-            .map(tonic::Response::into_inner)
+        self.rls.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 
     /// The response, which is no error.
@@ -609,33 +570,19 @@ impl Client {
 
     /// Asks about one descriptor, and gets an answer.
     pub(crate) async fn ask(&mut self, domain: &str, entries: &[(&str, &str)]) -> Code {
-        self.call(request(domain, &[entries]))
-            .await
-            .expect("there is an answer")
-            .overall_code()
+        self.call(request(domain, &[entries])).await.expect("there is an answer").overall_code()
     }
 
     /// gRPC health.
     pub(crate) async fn health(&mut self, service: &str) -> Result<ServingStatus, Status> {
-        let request = HealthCheckRequest {
-            service: service.to_owned(),
-        };
-        self.health
-            .check(request)
-            .await
-            .map(|response| response.into_inner().status())
+        let request = HealthCheckRequest { service: service.to_owned() };
+        self.health.check(request).await.map(|response| response.into_inner().status())
     }
 
     /// gRPC health, as it changes.
     pub(crate) async fn watch(&mut self, service: &str) -> tonic::Streaming<HealthCheckResponse> {
-        let request = HealthCheckRequest {
-            service: service.to_owned(),
-        };
-        self.health
-            .watch(request)
-            .await
-            .expect("anything can be watched")
-            .into_inner()
+        let request = HealthCheckRequest { service: service.to_owned() };
+        self.health.watch(request).await.expect("anything can be watched").into_inner()
     }
 }
 
@@ -656,30 +603,17 @@ pub(crate) fn counted(metrics: &Metrics, series: &str) -> u64 {
 
 /// A request without hits_addend: one hit.
 pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
-    let descriptors = descriptors
-        .iter()
-        .map(|entries| descriptor(entries))
-        .collect();
-    RateLimitRequest {
-        domain: domain.into(),
-        descriptors,
-        hits_addend: 0,
-    }
+    let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
+    RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 }
 }
 
 /// A descriptor without anything but its entries.
 pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entries = entries
         .iter()
-        .map(|&(key, value)| Entry {
-            key: key.into(),
-            value: value.into(),
-        })
+        .map(|&(key, value)| Entry { key: key.into(), value: value.into() })
         .collect();
-    RateLimitDescriptor {
-        entries,
-        ..RateLimitDescriptor::default()
-    }
+    RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
 }
 
 /// Rules of domain `d` with one limit, for `key: k`.
@@ -726,24 +660,16 @@ pub(crate) fn read_test_file(file: &str) -> String {
         Some("e2e") => "tests",
         _ => "tests/suite",
     };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(folder)
-        .join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The most resident memory that a process ever had.
 pub(crate) fn resident_peak_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let words = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .expect("Linux says how much");
-    words
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .expect("it is a number")
+    let words =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux says how much");
+    words.trim().trim_end_matches(" kB").parse().expect("it is a number")
 }
 
 /// Resets [`resident_peak_kib`] to the memory in use.

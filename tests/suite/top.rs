@@ -41,10 +41,7 @@ fn users(answer: &Value) -> Vec<(String, u64, u64)> {
     let number = |value: &Value| value.as_u64().expect("a number");
     keys.iter()
         .map(|key| {
-            assert_eq!(
-                (&key["key"][0][0], &key["key"][1]),
-                (&json!("user"), &Value::Null)
-            );
+            assert_eq!((&key["key"][0][0], &key["key"][1]), (&json!("user"), &Value::Null));
             let user = key["key"][0][1].as_str().expect("a text").to_owned();
             (user, number(&key["hits"]), number(&key["over_limit"]))
         })
@@ -53,9 +50,7 @@ fn users(answer: &Value) -> Vec<(String, u64, u64)> {
 
 fn counted(expected: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
     let owned = expected.iter();
-    owned
-        .map(|&(user, hits, over)| (user.to_owned(), hits, over))
-        .collect()
+    owned.map(|&(user, hits, over)| (user.to_owned(), hits, over)).collect()
 }
 
 async fn send(server: &TestServer, user: &str, requests: usize) {
@@ -101,10 +96,7 @@ async fn keys_are_ordered_by_hits_or_by_hits_over_limit() {
         ("rule=d.other", json!([])),
         ("domain=other", json!([])),
     ] {
-        assert_eq!(
-            get(&server, &format!("/api/v1/top?{filter}"))["rules"],
-            rules
-        );
+        assert_eq!(get(&server, &format!("/api/v1/top?{filter}"))["rules"], rules);
     }
     for invalid in ["window=2m", "by=user"] {
         let reply = http::get(server.admin, &format!("/api/v1/top?{invalid}"));
@@ -153,19 +145,13 @@ async fn values_are_redacted_by_the_setting_and_the_address() {
     let as_sent = counted(&[("ann", 4, 1), ("bob", 5, 2)]);
     assert_eq!(shown(service()).await, as_sent);
     let everywhere = || service().with_env("DEBUG_HOST", "0.0.0.0");
-    assert_eq!(
-        shown(everywhere().with_env("ADMIN_REDACT", "none")).await,
-        as_sent
-    );
+    assert_eq!(shown(everywhere().with_env("ADMIN_REDACT", "none")).await, as_sent);
     for builder in [service().with_env("ADMIN_REDACT", "drop"), everywhere()] {
         assert_eq!(shown(builder).await, counted(&[("", 9, 3)]));
     }
     let hashing = service().with_env("ADMIN_REDACT", "hash").start_and_fail();
     assert_eq!(hashing.code, Some(78), "{hashing:?}");
-    assert!(
-        hashing.stderr.contains("no values are shown"),
-        "{hashing:?}"
-    );
+    assert!(hashing.stderr.contains("no values are shown"), "{hashing:?}");
 }
 
 /// Opens the feed, and reads the head of its response.
@@ -198,10 +184,7 @@ async fn feed_has_responses_of_over_limit() {
     let mut server = service().with_env("ADMIN_REDACT", "drop").start();
     let mut feed = feed(&server);
     let mut client = server.client().await;
-    let both = request(
-        "d",
-        &[&[("user", "ann")], &[("plan", "free"), ("user", "ann")]],
-    );
+    let both = request("d", &[&[("user", "ann")], &[("plan", "free"), ("user", "ann")]]);
     assert_eq!(client.answer(both).await.overall_code(), Code::OverLimit);
     let event = event(&mut feed);
     let (domain, rule) = (&event["domain"], &event["rule"]);
@@ -248,9 +231,8 @@ async fn command_shows_keys() {
     ] {
         assert!(ran.stdout.contains(expected), "{expected}: {ran:?}");
     }
-    let ran = tollgate(&[
-        "top", "--url", &url, "--format", "json", "--by", "hits", "--rule", "d.user",
-    ]);
+    let ran =
+        tollgate(&["top", "--url", &url, "--format", "json", "--by", "hits", "--rule", "d.user"]);
     let answer = ran.json();
     assert_eq!(users(&answer), counted(&[("ann", 5, 2)]));
     let ran = tollgate(&["top", "--url", &url, "--domain", "other"]);
@@ -274,9 +256,7 @@ async fn command_prints_again_on_a_terminal() {
         .spawn();
     let _command = Process::of("tollgate top", child.expect("cargo has built it"), log);
     let shows = |text: &str| {
-        look_until(text, || {
-            fs::read_to_string(&screen).is_ok_and(|shown| shown.contains(text))
-        });
+        look_until(text, || fs::read_to_string(&screen).is_ok_and(|shown| shown.contains(text)));
     };
     shows("user=ann     5           2\n");
     send(&server, "ann", 1).await;

@@ -46,10 +46,7 @@ fn page(server: &TestServer) -> Value {
 }
 
 async fn compared(server: &TestServer, requests: u64) -> Value {
-    eventually("requests are compared", async || {
-        page(server)["requests"] == requests
-    })
-    .await;
+    eventually("requests are compared", async || page(server)["requests"] == requests).await;
     page(server)
 }
 
@@ -98,10 +95,8 @@ async fn call(server: &TestServer, sent: &HeaderMap, body: &[u8]) -> Raw {
     use http_body_util::{BodyExt as _, Full};
     let stream = TcpStream::connect(server.grpc).await.expect("it is open");
     let http2 = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-    let (mut sender, connection) = http2
-        .handshake(TokioIo::new(stream))
-        .await
-        .expect("it speaks HTTP/2");
+    let (mut sender, connection) =
+        http2.handshake(TokioIo::new(stream)).await.expect("it speaks HTTP/2");
     let mut driving = JoinSet::new();
     driving.spawn(async { drop(connection.await) });
     let mut request = Request::post(format!("http://{}{PATH}", server.grpc))
@@ -130,10 +125,8 @@ fn grpc() -> HeaderMap {
 fn reply(descriptors: usize) -> RateLimitResponse {
     let mut status = DescriptorStatus::default();
     status.set_code(Code::Ok);
-    let mut response = RateLimitResponse {
-        statuses: vec![status; descriptors],
-        ..RateLimitResponse::default()
-    };
+    let mut response =
+        RateLimitResponse { statuses: vec![status; descriptors], ..RateLimitResponse::default() };
     response.set_overall_code(Code::Ok);
     response
 }
@@ -158,10 +151,7 @@ fn with_unknown_field(message: &impl prost::Message) -> Vec<u8> {
 async fn calls_and_replies_are_forwarded_as_they_are() {
     let body = with_unknown_field(&reply(1));
     let upstream = RawUpstream::start(Answer::Reply {
-        headers: headers(&[
-            ("content-type", "application/grpc+proto"),
-            ("x-served-by", "a"),
-        ]),
+        headers: headers(&[("content-type", "application/grpc+proto"), ("x-served-by", "a")]),
         body: body.clone(),
         trailers: Some(headers(&[("grpc-status", "0"), ("x-cost", "3")])),
     })
@@ -180,9 +170,7 @@ async fn calls_and_replies_are_forwarded_as_they_are() {
     assert_eq!((&*received.path, &received.body), (PATH, &message));
     assert_eq!(received.headers["x-tenant"], "acme");
     assert_eq!(received.headers["te"], "trailers");
-    let timeout = received.headers["grpc-timeout"]
-        .to_str()
-        .expect("it is text");
+    let timeout = received.headers["grpc-timeout"].to_str().expect("it is text");
     let left: u64 = timeout.trim_end_matches('u').parse().expect("microseconds");
     assert!((60_000_000..90_000_000).contains(&left), "{timeout}");
 
@@ -215,10 +203,7 @@ async fn decisions_are_compared_by_rule() {
     let expected = [Code::Ok, Code::OverLimit, Code::OverLimit, Code::OverLimit];
     assert_eq!(codes(&server, "ann", 4).await, expected);
     let shown = compared(&server, 4).await;
-    assert_eq!(
-        (&shown["agreed"], &shown["dropped"]),
-        (&json!(2), &json!(0))
-    );
+    assert_eq!((&shown["agreed"], &shown["dropped"]), (&json!(2), &json!(0)));
     assert_eq!(shown["upstream"], upstream.grpc.to_string());
     let rule = &shown["rules"][0];
     for (field, expected) in [
@@ -249,12 +234,7 @@ async fn decisions_are_compared_by_rule() {
     server.assert_metric(forwarded, 4.0);
     server.assert_metric("tollgate_trial_upstream_seconds_count", 4.0);
 
-    let ran = tollgate(&[
-        "trial",
-        "report",
-        "--url",
-        &format!("http://{}", server.admin),
-    ]);
+    let ran = tollgate(&["trial", "report", "--url", &format!("http://{}", server.admin)]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for expected in [
         "4 requests compared with 127.0.0.1:",
@@ -318,13 +298,8 @@ async fn an_upstream_that_ends_is_unavailable_until_it_is_back() {
     drop(upstream);
     let status = client.call(user("ann")).await.expect_err("it is gone");
     assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
-    let upstream = TestServer::with_rules(&users(9))
-        .with_env("GRPC_PORT", &port)
-        .start();
-    eventually("it is used again", async || {
-        client.call(user("ann")).await.is_ok()
-    })
-    .await;
+    let upstream = TestServer::with_rules(&users(9)).with_env("GRPC_PORT", &port).start();
+    eventually("it is used again", async || client.call(user("ann")).await.is_ok()).await;
     server.assert_logged("connection to the trial's upstream failed");
     drop(upstream);
 }
@@ -333,9 +308,7 @@ async fn an_upstream_that_ends_is_unavailable_until_it_is_back() {
 async fn an_upstream_that_does_not_reply_is_late() {
     let upstream = TestServer::with_rules(&users(9)).in_own_group().start();
     let server = trial(9, &upstream.grpc).start();
-    let deciding = trial(0, &upstream.grpc)
-        .with_env("TRIAL_ON_UPSTREAM_ERROR", "decide")
-        .start();
+    let deciding = trial(0, &upstream.grpc).with_env("TRIAL_ON_UPSTREAM_ERROR", "decide").start();
     let (mut client, mut of_deciding) = (server.client().await, deciding.client().await);
     assert_eq!(client.ask("d", &[("user", "ann")]).await, Code::Ok);
     assert_eq!(of_deciding.ask("d", &[("user", "ann")]).await, Code::Ok);
@@ -345,11 +318,7 @@ async fn an_upstream_that_does_not_reply_is_late() {
     let is_late = matches!(code, tonic::Code::DeadlineExceeded | tonic::Code::Cancelled);
     assert!(is_late, "{code:?}");
     let code = error_within(&mut of_deciding, Duration::from_secs(20)).await;
-    assert_eq!(
-        code,
-        tonic::Code::Ok,
-        "a fifth of the time is for our answer"
-    );
+    assert_eq!(code, tonic::Code::Ok, "a fifth of the time is for our answer");
     let decided = r#"tollgate_trial_requests_total{domain="d",outcome="decided"}"#;
     deciding.metric_becomes(decided, 1.0).await;
     upstream.signal("CONT");
@@ -367,16 +336,11 @@ async fn on_an_upstream_error_our_answer_may_be_returned() {
         trailers: None,
     };
     let upstream = RawUpstream::start(error).await;
-    let server = trial(1, &upstream.addr)
-        .with_env("TRIAL_ON_UPSTREAM_ERROR", "decide")
-        .start();
+    let server = trial(1, &upstream.addr).with_env("TRIAL_ON_UPSTREAM_ERROR", "decide").start();
     let mut client = server.client().await;
     assert_eq!(client.ask("d", &[("user", "ann")]).await, Code::Ok);
     assert_eq!(client.ask("d", &[("user", "ann")]).await, Code::OverLimit);
-    let invalid = client
-        .call(request("d", &[]))
-        .await
-        .expect_err("no descriptors");
+    let invalid = client.call(request("d", &[])).await.expect_err("no descriptors");
     assert_eq!(invalid.code(), tonic::Code::Unknown, "that of the upstream");
     upstream.set(Answer::Reset(Reason::INTERNAL_ERROR));
     assert_eq!(client.ask("d", &[("user", "bob")]).await, Code::Ok);
@@ -392,26 +356,13 @@ async fn invalid_replies_are_errors_as_a_client_sees_them() {
         let status = client.call(user("ann")).await.expect_err("no valid reply");
         status.code()
     };
-    assert_eq!(
-        code(Answer::Reset(Reason::REFUSED_STREAM)).await,
-        Unavailable
-    );
-    assert_eq!(
-        upstream.received().len(),
-        3,
-        "it was sent again, since it was not seen"
-    );
-    assert_eq!(
-        code(Answer::Reset(Reason::INADEQUATE_SECURITY)).await,
-        PermissionDenied
-    );
+    assert_eq!(code(Answer::Reset(Reason::REFUSED_STREAM)).await, Unavailable);
+    assert_eq!(upstream.received().len(), 3, "it was sent again, since it was not seen");
+    assert_eq!(code(Answer::Reset(Reason::INADEQUATE_SECURITY)).await, PermissionDenied);
     assert_eq!(upstream.received().len(), 4);
     let part = frame(&reply(1))[..4].to_vec();
     assert_eq!(code(Answer::ResetDuring(part)).await, Internal);
-    assert_eq!(
-        code(answer(vec![0; (4 << 20) + 1])).await,
-        ResourceExhausted
-    );
+    assert_eq!(code(answer(vec![0; (4 << 20) + 1])).await, ResourceExhausted);
     let outcome = r#"tollgate_trial_requests_total{domain="d",outcome="unavailable"}"#;
     server.assert_metric(outcome, 4.0);
     compared(&server, 4).await;
@@ -445,9 +396,7 @@ async fn other_services_are_not_forwarded() {
     let path =
         http::uri::PathAndQuery::from_static("/pb.lyft.ratelimit.RateLimitService/ShouldRateLimit");
     let codec = tonic_prost::ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
-    let called = grpc
-        .unary(tonic::Request::new(user("ann")), path, codec)
-        .await;
+    let called = grpc.unary(tonic::Request::new(user("ann")), path, codec).await;
     let status = called.expect_err("no such service");
     assert_eq!(status.code(), tonic::Code::Unimplemented);
     assert!(upstream.received().is_empty());
@@ -477,17 +426,14 @@ async fn a_slow_upstream_is_waited_for_until_the_deadline() {
     assert_eq!(client.ask("d", &[("user", "ann")]).await, Code::Ok);
     proxy.set(Fault::Stall);
     let count = |outcome: &str| {
-        server.metric(&format!(
-            r#"tollgate_trial_requests_total{{domain="d",outcome="{outcome}"}}"#
-        ))
+        server
+            .metric(&format!(r#"tollgate_trial_requests_total{{domain="d",outcome="{outcome}"}}"#))
     };
     // On a busy machine a caller may give up before its call arrives.
     eventually("a call is counted, as late or canceled", async || {
         let code = error_within(&mut client, Duration::from_millis(300)).await;
         assert!(matches!(code, DeadlineExceeded | Cancelled), "{code:?}");
-        count("late")
-            .zip(count("canceled"))
-            .is_some_and(|(late, canceled)| late + canceled > 0.5)
+        count("late").zip(count("canceled")).is_some_and(|(late, canceled)| late + canceled > 0.5)
     })
     .await;
     assert_eq!(count("forwarded"), Some(2.0));
@@ -520,9 +466,7 @@ async fn callers_do_not_notice_that_our_redis_stops_or_ends_under_load() {
     let forwarded = r#"tollgate_trial_requests_total{domain="d",outcome="forwarded"}"#;
     let some = async |count: f64| {
         eventually("calls are answered", async || {
-            server
-                .metric(forwarded)
-                .is_some_and(|forwarded| forwarded >= count)
+            server.metric(forwarded).is_some_and(|forwarded| forwarded >= count)
         })
         .await;
     };
@@ -548,9 +492,7 @@ async fn comparisons_are_bounded_and_dropped_beyond() {
     let upstream = TestServer::with_rules(&users(1_000_000)).start();
     let redis = RedisProcess::builder().in_own_group().start();
     // Waits for a Redis that does not reply.
-    let server = trial(1_000_000, &upstream.grpc)
-        .with_env("REDIS_URL", &redis.url())
-        .start();
+    let server = trial(1_000_000, &upstream.grpc).with_env("REDIS_URL", &redis.url()).start();
     let client = server.client().await;
     assert_eq!(codes(&server, "ann", 1).await, [Code::Ok]);
     compared(&server, 1).await;
@@ -582,10 +524,7 @@ async fn counters_of_a_trial_are_separate_and_may_be_kept() {
     assert_eq!(compared(&server, 3).await["agreed"], 3);
     let mut keys: Vec<String> = redis.command(&["KEYS", "*user_ann_*"]);
     keys.sort();
-    let prefixes: Vec<&str> = keys
-        .iter()
-        .filter_map(|key| key.split("d_").next())
-        .collect();
+    let prefixes: Vec<&str> = keys.iter().filter_map(|key| key.split("d_").next()).collect();
     assert_eq!(prefixes, ["p:", "trial:p:"]);
     redis.command::<()>(&["DEL", &keys[0]]);
     let fresh = with_redis(TestServer::with_rules(&users(2))).start();
@@ -600,9 +539,7 @@ async fn counters_of_a_trial_are_separate_and_may_be_kept() {
 async fn a_share_of_callers_gets_our_answer() {
     let upstream = TestServer::with_rules(&users(1_000)).start();
     // Over limit here, and there never.
-    let server = trial(0, &upstream.grpc)
-        .with_env("TRIAL_ENFORCE_PERCENT", "50")
-        .start();
+    let server = trial(0, &upstream.grpc).with_env("TRIAL_ENFORCE_PERCENT", "50").start();
     let mut client = server.client().await;
     let mut sides = async || {
         let mut sides = Vec::new();
@@ -612,23 +549,14 @@ async fn a_share_of_callers_gets_our_answer() {
         sides
     };
     let first = sides().await;
-    let ours = first
-        .iter()
-        .filter(|code| **code == Code::OverLimit)
-        .count();
+    let ours = first.iter().filter(|code| **code == Code::OverLimit).count();
     assert!((30..70).contains(&ours), "{ours}");
     assert_eq!(sides().await, first, "one caller always gets the same side");
     let shown = compared(&server, 200).await;
-    assert_eq!(
-        shown["rules"][0]["over_here"], 200,
-        "every call is compared"
-    );
+    assert_eq!(shown["rules"][0]["over_here"], 200, "every call is compared");
     assert_eq!(shown["enforce_percent"], 50);
     let enforced = r#"tollgate_trial_requests_total{domain="d",outcome="enforced"}"#;
-    server.assert_metric(
-        enforced,
-        2.0 * f64::from(u32::try_from(ours).expect("small")),
-    );
+    server.assert_metric(enforced, 2.0 * f64::from(u32::try_from(ours).expect("small")));
 }
 
 #[tokio::test]
@@ -648,18 +576,13 @@ async fn the_share_is_reloaded_from_its_file() {
         assert_eq!(codes(&server, "ann", 1).await, [code]);
     }
     write(&file, "many");
-    eventually("it is logged", async || {
-        server.log().contains("TRIAL_ENFORCE_PERCENT_FILE")
-    })
-    .await;
+    eventually("it is logged", async || server.log().contains("TRIAL_ENFORCE_PERCENT_FILE")).await;
     assert_eq!(codes(&server, "ann", 1).await, [Code::OverLimit]);
 }
 
 #[tokio::test]
 async fn our_answer_does_not_need_the_upstream() {
-    let server = trial(1, &"127.0.0.1:9")
-        .with_env("TRIAL_ENFORCE_PERCENT", "100")
-        .start();
+    let server = trial(1, &"127.0.0.1:9").with_env("TRIAL_ENFORCE_PERCENT", "100").start();
     assert_eq!(codes(&server, "ann", 2).await, [Code::Ok, Code::OverLimit]);
     let shown = compared(&server, 2).await;
     assert_eq!(shown["rules"][0]["classes"]["error_there"], 2);

@@ -80,10 +80,7 @@ async fn usage_has_every_limit_that_decides() {
     assert_eq!(own["period"], json!({"seconds": 31_536_000}));
     assert_eq!(own["projected"], Value::Null);
     let period = &budget["period"];
-    assert_eq!(
-        (&period["kind"], &period["time_zone"]),
-        (&json!("year"), &json!("Europe/Berlin"))
-    );
+    assert_eq!((&period["kind"], &period["time_zone"]), (&json!("year"), &json!("Europe/Berlin")));
     for edge in ["start", "end"] {
         let time = period[edge].as_str().expect("a time");
         assert!(time.ends_with("-01-01T00:00:00+01:00"), "{time}");
@@ -101,11 +98,7 @@ fn rejections_of_usage_say_why() {
     for (query, status, text) in [
         ("e=team%3Da", 400, "a domain and at least one entry"),
         ("domain=llm", 400, "a domain and at least one entry"),
-        (
-            "domain=llm&e=place%3Da",
-            404,
-            "no rule counts the descriptor",
-        ),
+        ("domain=llm&e=place%3Da", 404, "no rule counts the descriptor"),
         (
             "domain=llm&rule=llm.team",
             400,
@@ -135,22 +128,13 @@ async fn command_prints_usage() {
         let mut lines = chain.stdout.lines();
         lines.any(|line| line.split_whitespace().eq(words.split(' ')))
     };
-    assert!(
-        has_line("llm.team.user user 31536000 s now 5 5 0 100"),
-        "{chain:?}"
-    );
-    assert!(
-        has_line("llm.team team 31536000 s - 5 4000 3995 0"),
-        "{chain:?}"
-    );
+    assert!(has_line("llm.team.user user 31536000 s now 5 5 0 100"), "{chain:?}");
+    assert!(has_line("llm.team team 31536000 s - 5 4000 3995 0"), "{chain:?}");
     let json = run(&["llm", "-e", "team=a", "-e", "user=x", "--format", "json"]).json();
     assert_eq!(fields(&json, &["used"]), json!([[5], [5], [5]]));
     let list = run(&["llm", "llm.team"]);
     assert_eq!(list.code, Some(64), "{list:?}");
-    assert!(
-        list.stderr.contains("has the limits of one key"),
-        "{list:?}"
-    );
+    assert!(list.stderr.contains("has the limits of one key"), "{list:?}");
     for (words, code) in [
         (&["llm"][..], 64),
         (&["llm", "llm.team", "-e", "team=a"], 64),
@@ -199,11 +183,7 @@ async fn counters_of_one_of_several_limits_are_read_reset_and_granted() {
             &team[..],
             "no limit `none`; its limits: `team`, `budget`",
         ),
-        (
-            &["reset", "--limit", "team"],
-            &["team=a", "user=x"],
-            "its limits: `user`",
-        ),
+        (&["reset", "--limit", "team"], &["team=a", "user=x"], "its limits: `user`"),
         (&["reset"], &["team=a", "settle="], "no limit of its own"),
     ] {
         let ran = counter(words, entries);

@@ -24,9 +24,8 @@ descriptors:
 ";
 
 fn get(server: &TestServer, path: &str, token: Option<&str>) -> Reply {
-    let header = token.map_or_else(String::new, |token| {
-        format!("authorization: Bearer {token}\r\n")
-    });
+    let header =
+        token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
     let mut connection = Connection::open(server.admin);
     let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\n{header}\r\n");
     connection.write(request.as_bytes()).expect("it is open");
@@ -42,11 +41,7 @@ fn json_of(server: &TestServer, path: &str, token: Option<&str>) -> Value {
 fn pages(server: &TestServer, token: Option<&str>) -> Vec<(String, String)> {
     let index = get(server, "/unknown", None).body;
     let mut found: BTreeSet<String> = BTreeSet::from(["/".to_owned()]);
-    found.extend(
-        index
-            .lines()
-            .filter_map(|line| Some(line.split_once(": ")?.0.to_owned())),
-    );
+    found.extend(index.lines().filter_map(|line| Some(line.split_once(": ")?.0.to_owned())));
     let docs = include_str!("../../docs/console.md").lines();
     let reads = docs.filter_map(|line| line.strip_prefix("| `GET ")?.split('`').next());
     found.extend(reads.map(|path| path.replace("{file}", "rules.yaml")));
@@ -57,10 +52,7 @@ fn pages(server: &TestServer, token: Option<&str>) -> Vec<(String, String)> {
     let mut pages = Vec::new();
     while let Some(path) = waiting.pop() {
         let body = get(server, &path, token).body;
-        let links = body
-            .split(" href=\"")
-            .skip(1)
-            .filter_map(|rest| rest.split('"').next());
+        let links = body.split(" href=\"").skip(1).filter_map(|rest| rest.split('"').next());
         for link in links.filter(|link| link.starts_with('/')) {
             let link = link.replace("&amp;", "&");
             if found.insert(link.clone()) {
@@ -128,10 +120,7 @@ async fn values_are_on_no_page_without_a_token_and_on_all_with_one() {
             "/console/rule?domain=d&rule=d.user",
             "/console/trial",
         ] {
-            assert!(
-                shown.iter().any(|path| path == expected),
-                "{expected}: {shown:?}"
-            );
+            assert!(shown.iter().any(|path| path == expected), "{expected}: {shown:?}");
         }
         assert_eq!(get(&server, "/api/v1/top", Some("wrong")).status, 401);
     }
@@ -145,11 +134,7 @@ async fn feed_has_values_for_readers_with_a_token() {
     let server = TestServer::with_rules(RULES)
         .with_envs(&[("ADMIN_REDACT", "drop"), ("ADMIN_READ_TOKEN", READ_TOKEN)])
         .start();
-    let feeds = [
-        String::new(),
-        format!("authorization: Bearer {READ_TOKEN}\r\n"),
-    ]
-    .map(|header| {
+    let feeds = [String::new(), format!("authorization: Bearer {READ_TOKEN}\r\n")].map(|header| {
         let mut feed = Connection::open(server.admin);
         let request = format!("GET /api/v1/over-limit HTTP/1.1\r\nhost: test\r\n{header}\r\n");
         feed.write(request.as_bytes()).expect("it is open");
@@ -172,10 +157,7 @@ async fn feed_has_values_for_readers_with_a_token() {
         }
         line
     });
-    assert!(
-        !events[0].contains("alice") && events[1].contains(SECRET),
-        "{events:?}"
-    );
+    assert!(!events[0].contains("alice") && events[1].contains(SECRET), "{events:?}");
 }
 
 #[test]
@@ -190,22 +172,12 @@ fn token_to_read_changes_nothing() {
     };
     let rejected = reset(READ_TOKEN);
     assert_eq!(rejected.status, 403, "{rejected:?}");
-    assert!(
-        rejected.body.contains("ADMIN_READ_TOKEN may only read"),
-        "{rejected:?}"
-    );
+    assert!(rejected.body.contains("ADMIN_READ_TOKEN may only read"), "{rejected:?}");
     assert_eq!(reset(TOKEN).status, 200);
-    let same = tollgate(&[
-        "--admin-token",
-        "one-and-the-same",
-        "--admin-read-token",
-        "one-and-the-same",
-    ]);
+    let same =
+        tollgate(&["--admin-token", "one-and-the-same", "--admin-read-token", "one-and-the-same"]);
     assert_eq!(same.code, Some(78), "{same:?}");
-    assert!(
-        same.stderr.contains("ADMIN_READ_TOKEN are the same"),
-        "{same:?}"
-    );
+    assert!(same.stderr.contains("ADMIN_READ_TOKEN are the same"), "{same:?}");
 }
 
 #[test]

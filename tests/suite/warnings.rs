@@ -44,9 +44,7 @@ fn header<'a>(answer: &'a Value, name: &str) -> &'a str {
     let headers = answer["responseHeadersToAdd"].as_array();
     let mut headers = headers.into_iter().flatten();
     let header = headers.find(|header| header["key"] == name);
-    header
-        .and_then(|header| header["value"].as_str())
-        .unwrap_or_default()
+    header.and_then(|header| header["value"].as_str()).unwrap_or_default()
 }
 
 /// The warnings of a response: those of the header, without the seconds, and of the metadata.
@@ -55,10 +53,7 @@ fn warnings(answer: &Value) -> [Value; 2] {
     let members = header.split(", ").filter(|member| !member.is_empty());
     let members = members.map(|member| {
         let (used, secs) = member.split_once(";t=").expect("seconds");
-        assert!(
-            (1..=31 * 86_400).contains(&secs.parse().unwrap_or(0)),
-            "{member}"
-        );
+        assert!((1..=31 * 86_400).contains(&secs.parse().unwrap_or(0)), "{member}");
         used
     });
     let metadata = &answer["dynamicMetadata"]["tollgate"]["warnings"];
@@ -84,9 +79,7 @@ fn crossings(server: &TestServer, rule: &str) -> BTreeMap<String, f64> {
 }
 
 fn by_name<const N: usize>(crossings: [(&str, f64); N]) -> BTreeMap<String, f64> {
-    crossings
-        .map(|(name, count)| (name.to_owned(), count))
-        .into()
+    crossings.map(|(name, count)| (name.to_owned(), count)).into()
 }
 
 #[test]
@@ -107,10 +100,7 @@ fn responses_warn_from_the_lowest_threshold_on() {
     );
     let mut limits = answer["dynamicMetadata"]["tollgate"]["limits"].clone();
     for limit in limits.as_array_mut().expect("a list") {
-        assert!(
-            limit["reset_seconds"].take().as_f64() >= Some(1.0),
-            "{limit}"
-        );
+        assert!(limit["reset_seconds"].take().as_f64() >= Some(1.0), "{limit}");
     }
     let limit = |name, limit, used, remaining| {
         json!({
@@ -124,10 +114,7 @@ fn responses_warn_from_the_lowest_threshold_on() {
     let over = ask(&server, "team", 3);
     assert_eq!(over["overallCode"], "OVER_LIMIT");
     assert_eq!(warnings(&over), [json!([]), json!(null)]);
-    assert_eq!(
-        over["dynamicMetadata"]["tollgate"]["limits"][0]["over_limit"],
-        true
-    );
+    assert_eq!(over["dynamicMetadata"]["tollgate"]["limits"][0]["over_limit"], true);
     let plain = ask(&server, "plain", 10);
     assert_eq!(warnings(&plain), [json!([]), json!(null)]);
     assert_eq!(plain["dynamicMetadata"]["tollgate"]["limits"], json!(null));
@@ -141,19 +128,15 @@ fn ietf_headers_and_gauges_have_each_limit() {
     let policies = r#""descriptor-0";q=10;w=86400, "monthly";q=20"#;
     assert_eq!(header(&answer, "RateLimit-Policy"), policies);
     let members = header(&answer, "RateLimit").split(", ");
-    let remaining: Vec<_> = members
-        .map(|member| member.split(";t=").next().unwrap_or_default())
-        .collect();
+    let remaining: Vec<_> =
+        members.map(|member| member.split(";t=").next().unwrap_or_default()).collect();
     assert_eq!(remaining, [r#""descriptor-0";r=6"#, r#""monthly";r=16"#]);
 
     let page = server.admin("/metrics");
-    let gauges = page
-        .lines()
-        .filter_map(|line| line.strip_prefix("tollgate_rule_"));
+    let gauges = page.lines().filter_map(|line| line.strip_prefix("tollgate_rule_"));
     let gauges = gauges.filter(|line| line.contains(r#"rule="d.all_x""#));
-    let gauges: Vec<_> = gauges
-        .filter(|line| line.starts_with("limit{") || line.starts_with("used{"))
-        .collect();
+    let gauges: Vec<_> =
+        gauges.filter(|line| line.starts_with("limit{") || line.starts_with("used{")).collect();
     let expected = [
         r#"limit{domain="d",key1="all_x",limit="",rule="d.all_x"} 10"#,
         r#"limit{domain="d",key1="all_x",limit="monthly",rule="d.all_x"} 20"#,
@@ -165,21 +148,15 @@ fn ietf_headers_and_gauges_have_each_limit() {
 
 #[tokio::test]
 async fn crossings_are_counted_logged_and_sent_to_readers() {
-    let server = TestServer::with_rules(RULES)
-        .with_env("ADMIN_REDACT", "drop")
-        .start();
+    let server = TestServer::with_rules(RULES).with_env("ADMIN_REDACT", "drop").start();
     let mut events = feed(&server);
     let mut client = server.client().await;
     for _ in 0..10 {
         assert_eq!(client.ask("d", &[("team", "ann")]).await, Code::Ok);
     }
     assert_eq!(client.ask("d", &[("team", "ann")]).await, Code::OverLimit);
-    let expected = by_name([
-        ("team 100", 1.0),
-        ("team 50", 1.0),
-        ("team 80", 1.0),
-        ("team-month 25", 1.0),
-    ]);
+    let expected =
+        by_name([("team 100", 1.0), ("team 50", 1.0), ("team 80", 1.0), ("team-month 25", 1.0)]);
     assert_eq!(crossings(&server, "d.team"), expected);
 
     let found: Vec<Value> = (0..5).map(|_| event(&mut events)).collect();
@@ -188,12 +165,7 @@ async fn crossings_are_counted_logged_and_sent_to_readers() {
             .map(|field| event[field].clone())
     };
     let warning = |name: &str, threshold: u8| {
-        [
-            json!("warning"),
-            json!(name),
-            json!(threshold),
-            json!(threshold),
-        ]
+        [json!("warning"), json!(name), json!(threshold), json!(threshold)]
     };
     let over_limit = [json!("over_limit"), json!("team"), json!(null), json!(null)];
     let expected = [
@@ -241,13 +213,9 @@ fn each_threshold_of_each_counter_is_crossed_once_on_all_replicas() {
     const CALLS: usize = 4;
     const LIMIT: usize = 48;
     let redis = RedisProcess::start();
-    for (rule, limits) in [
-        ("alone", ""),
-        (
-            "chain",
-            ", limits: [{requests: 96, unit: month, warn_at: [1%, 50%]}]",
-        ),
-    ] {
+    for (rule, limits) in
+        [("alone", ""), ("chain", ", limits: [{requests: 96, unit: month, warn_at: [1%, 50%]}]")]
+    {
         let rules = format!(
             "{{domain: d, descriptors: [{{key: {rule}, rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}, metadata: {{tollgate: {{warn_at: [1%, 50%, 99%]{limits}}}}}}}]}}"
         );
@@ -262,9 +230,8 @@ fn each_threshold_of_each_counter_is_crossed_once_on_all_replicas() {
         let request_of = |call: RaceCall| request("d", &[&[(rule, &*call.round.to_string())]]);
         assert_eq!(race(&services, ROUNDS, CALLS, request_of), [LIMIT; ROUNDS]);
         let mut sums = BTreeMap::new();
-        for (name, count) in services
-            .iter()
-            .flat_map(|service| crossings(service, &format!("d.{rule}")))
+        for (name, count) in
+            services.iter().flat_map(|service| crossings(service, &format!("d.{rule}")))
         {
             *sums.entry(name).or_default() += count;
         }

@@ -61,10 +61,7 @@ struct Full;
 fn full_messages_encode_to_the_same_bytes() {
     let request = their_full_request().encode_to_vec();
     assert_eq!(full_request().encode_to_vec(), request);
-    assert_eq!(
-        ours::RateLimitRequest::decode(&*request),
-        Ok(full_request())
-    );
+    assert_eq!(ours::RateLimitRequest::decode(&*request), Ok(full_request()));
     let response = their_full_response().encode_to_vec();
     assert_eq!(full_response().encode_to_vec(), response);
 }
@@ -73,18 +70,15 @@ fn full_messages_encode_to_the_same_bytes() {
 async fn their_client_calls_our_server() {
     let server = ours::RateLimitServiceServer::new(Full);
     let request = their_full_request();
-    let response = theirs::RateLimitServiceClient::new(server)
-        .should_rate_limit(request)
-        .await;
+    let response = theirs::RateLimitServiceClient::new(server).should_rate_limit(request).await;
     assert_eq!(response.unwrap().into_inner(), their_full_response());
 }
 
 #[tokio::test]
 async fn our_client_calls_their_server() {
     let server = theirs::RateLimitServiceServer::new(Full);
-    let response = ours::RateLimitServiceClient::new(server)
-        .should_rate_limit(full_request())
-        .await;
+    let response =
+        ours::RateLimitServiceClient::new(server).should_rate_limit(full_request()).await;
     assert_eq!(response.unwrap().into_inner(), full_response());
 }
 
@@ -167,10 +161,7 @@ fn discovery_messages_encode_to_the_same_bytes() {
     let theirs = request!(theirs, theirs::DiscoveryRequest::default());
     assert_eq!(request!(ours).encode_to_vec(), theirs.encode_to_vec());
 
-    let resource = theirs::Any {
-        type_url: TYPE.to_owned(),
-        value: vec![1, 2],
-    };
+    let resource = theirs::Any { type_url: TYPE.to_owned(), value: vec![1, 2] };
     let ours = ours::DiscoveryResponse {
         version_info: "8".into(),
         resources: vec![resource.encode_to_vec()],
@@ -205,10 +196,7 @@ fn json_names_are_those_of_envoys_documentation() {
         }],
         "hits_addend": 3,
     });
-    assert_eq!(
-        from_json("RateLimitRequest", &request),
-        full_request().encode_to_vec()
-    );
+    assert_eq!(from_json("RateLimitRequest", &request), full_request().encode_to_vec());
 
     let header =
         |key: &str| serde_json::json!([{"key": key, "value": "text", "raw_value": "//79"}]);
@@ -227,10 +215,7 @@ fn json_names_are_those_of_envoys_documentation() {
         "dynamic_metadata": {"rule": ["weekly", 7.5, true, null]},
         "quota": {"requests": 5, "valid_until": "1970-01-01T00:01:00Z", "id": "shared"},
     });
-    assert_eq!(
-        from_json("RateLimitResponse", &response),
-        full_response().encode_to_vec()
-    );
+    assert_eq!(from_json("RateLimitResponse", &response), full_response().encode_to_vec());
 }
 
 #[tonic::async_trait]
@@ -257,9 +242,7 @@ impl theirs::RateLimitService for Full {
 
 /// Number and name of each value of an enum; Envoy's numbers are far from the end of the range.
 fn names_of<E: TryFrom<i32>>(name: impl Fn(E) -> &'static str) -> Vec<(i32, &'static str)> {
-    (-1..1000)
-        .filter_map(|number| Some((number, name(E::try_from(number).ok()?))))
-        .collect()
+    (-1..1000).filter_map(|number| Some((number, name(E::try_from(number).ok()?)))).collect()
 }
 
 fn full_name<M: prost::Name>() -> String {
@@ -274,9 +257,7 @@ fn from_json(message: &str, json: &serde_json::Value) -> Vec<u8> {
     let descriptor = descriptors()
         .get_message_by_name(&format!("envoy.service.ratelimit.v3.{message}"))
         .expect("a message of ours");
-    DynamicMessage::deserialize(descriptor, json)
-        .expect("JSON of that message")
-        .encode_to_vec()
+    DynamicMessage::deserialize(descriptor, json).expect("JSON of that message").encode_to_vec()
 }
 
 /// A request with every field set to something that is not its default.
@@ -285,10 +266,7 @@ macro_rules! full_request {
         $side::RateLimitRequest {
             domain: "edge".into(),
             descriptors: vec![$side::RateLimitDescriptor {
-                entries: vec![$side::Entry {
-                    key: "user".into(),
-                    value: "ann".into(),
-                }],
+                entries: vec![$side::Entry { key: "user".into(), value: "ann".into() }],
                 limit: Some($side::RateLimitOverride {
                     requests_per_unit: 10,
                     unit: $side::RateLimitUnit::Hour.into(),
@@ -310,10 +288,7 @@ macro_rules! full_response {
             value: "text".to_owned(),
             raw_value: b"\xff\xfe\xfd".to_vec(),
         };
-        let until = $side::Timestamp {
-            seconds: 60,
-            nanos: 0,
-        };
+        let until = $side::Timestamp { seconds: 60, nanos: 0 };
         let quota = $side::Quota {
             requests: 5,
             id: "shared".to_owned(),
@@ -338,18 +313,13 @@ macro_rules! full_response {
                     unit: $side::Unit::Week.into(),
                 }),
                 limit_remaining: 7,
-                duration_until_reset: Some($side::Duration {
-                    seconds: 30,
-                    nanos: 0,
-                }),
+                duration_until_reset: Some($side::Duration { seconds: 30, nanos: 0 }),
                 quota: Some(quota.clone()),
             }],
             response_headers_to_add: vec![header("to-client")],
             request_headers_to_add: vec![header("to-upstream")],
             raw_body: "slow down".into(),
-            dynamic_metadata: Some($side::Struct {
-                fields: [("rule".to_owned(), facts)].into(),
-            }),
+            dynamic_metadata: Some($side::Struct { fields: [("rule".to_owned(), facts)].into() }),
             quota: Some(quota),
         }
     }};

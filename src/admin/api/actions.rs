@@ -73,20 +73,14 @@ impl Actions {
             }
         };
         if let Err(rejected) = &answer {
-            self.outcomes
-                .count(action.name(), ActionOutcome::of(rejected.status));
+            self.outcomes.count(action.name(), ActionOutcome::of(rejected.status));
         }
         answer
     }
 
     /// Authorizes a request, and reads the change.
     async fn read(&self, request: ActionRequest) -> Result<CounterAction, Rejected> {
-        let ActionRequest {
-            action,
-            remote,
-            headers,
-            body,
-        } = request;
+        let ActionRequest { action, remote, headers, body } = request;
         self.token.authorize(&headers, remote)?;
         let body = read_body(body, BODY_BYTES_MAX, |_| true).await?;
         CounterAction::read(action, &body, remote)
@@ -94,9 +88,7 @@ impl Actions {
 
     async fn change(&self, change: &CounterAction) -> Answer<CounterChange> {
         let changed = self.counters.change(change).await;
-        let remote = change
-            .remote
-            .map_or_else(String::new, |remote| remote.to_string());
+        let remote = change.remote.map_or_else(String::new, |remote| remote.to_string());
         let (action, domain, hits) = (change.action.name(), &*change.domain, change.hits);
         let descriptor = change.descriptor();
         let limit = change.limit.as_deref();

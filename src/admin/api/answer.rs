@@ -39,10 +39,7 @@ impl Rejected {
     pub(crate) fn new(status: StatusCode, reason: impl Into<String>) -> Self {
         Self {
             status,
-            body: ErrorBody {
-                error: reason.into(),
-                ..ErrorBody::default()
-            },
+            body: ErrorBody { error: reason.into(), ..ErrorBody::default() },
             retry_after: None,
         }
     }
@@ -67,10 +64,7 @@ impl Rejected {
 
     /// Adds when the client may try again.
     pub(crate) fn retry_after(self, secs: u64) -> Self {
-        Self {
-            retry_after: Some(secs),
-            ..self
-        }
+        Self { retry_after: Some(secs), ..self }
     }
 
     /// A sentence, and what to do.
@@ -110,11 +104,7 @@ pub(crate) fn full() -> Rejected {
 }
 
 pub(crate) fn rejection(replica: &str, rejected: Rejected) -> Response {
-    let Rejected {
-        status,
-        mut body,
-        retry_after,
-    } = rejected;
+    let Rejected { status, mut body, retry_after } = rejected;
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON_TYPE));
     if status == StatusCode::UNAUTHORIZED {

@@ -44,20 +44,11 @@ impl CounterAction {
     ) -> Result<Self, Rejected> {
         let (domain, entries, limit, hits) = match action {
             Action::Reset => {
-                let Reset {
-                    domain,
-                    descriptor,
-                    limit,
-                } = read(body)?;
+                let Reset { domain, descriptor, limit } = read(body)?;
                 (domain, descriptor, limit, 0)
             }
             Action::Grant => {
-                let Grant {
-                    domain,
-                    descriptor,
-                    limit,
-                    hits,
-                } = read(body)?;
+                let Grant { domain, descriptor, limit, hits } = read(body)?;
                 (domain, descriptor, limit, hits.get())
             }
         };
@@ -65,14 +56,7 @@ impl CounterAction {
         {
             return Err(invalid("a domain and a descriptor are needed"));
         }
-        Ok(Self {
-            action,
-            remote,
-            domain,
-            entries,
-            limit,
-            hits,
-        })
+        Ok(Self { action, remote, domain, entries, limit, hits })
     }
 
     /// As `key=value,key=value`.

@@ -44,13 +44,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn new(rules: Arc<LiveRules>, modes: Modes, backend: Backend, clock: Clock) -> Self {
-        Self {
-            rules,
-            modes,
-            backend,
-            clock,
-            store: OnceLock::new(),
-        }
+        Self { rules, modes, backend, clock, store: OnceLock::new() }
     }
 
     /// GET: one descriptor, with an entry for each `e` in the query string.

@@ -32,15 +32,8 @@ pub(super) fn chosen<'p, 'r>(
     };
     let found = links.clone().find(|link| link.name() == name);
     found.map(Some).ok_or_else(|| {
-        let names: Vec<_> = links
-            .by_ref()
-            .map(|link| format!("`{}`", link.name()))
-            .collect();
-        let names = if names.is_empty() {
-            "none".to_owned()
-        } else {
-            names.join(", ")
-        };
+        let names: Vec<_> = links.by_ref().map(|link| format!("`{}`", link.name())).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         let reason = format!("the rule has no limit `{name}`; its limits: {names}");
         Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason)
     })

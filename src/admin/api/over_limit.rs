@@ -30,9 +30,7 @@ pub(crate) fn events(feed: &OverLimitFeed, values: Values, lifecycle: &Lifecycle
         };
         Some((Ok::<_, Infallible>(text), (reader, stopping)))
     });
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
+    let headers =
+        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     (headers, Body::from_stream(events)).into_response()
 }

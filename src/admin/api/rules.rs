@@ -89,11 +89,7 @@ impl Rules {
                 etag: file.etag.as_str().to_owned(),
                 bytes: file.bytes,
             });
-            let list = RulesList {
-                files: files.collect(),
-                writable: reason.is_none(),
-                reason,
-            };
+            let list = RulesList { files: files.collect(), writable: reason.is_none(), reason };
             answer::json(&replica, list)
         };
         let reading = async move { asked.reading().await };
@@ -117,9 +113,7 @@ impl Rules {
         let reading = files.reading().await?;
         let read = move || (files.read(&name, TEXT_BYTES_MAX), reading);
         // The permit counts the text until the response does.
-        let (read, _reading) = spawn_blocking(read)
-            .await
-            .map_err(|_| EditError::Unexpected)?;
+        let (read, _reading) = spawn_blocking(read).await.map_err(|_| EditError::Unexpected)?;
         let bytes = read?;
         let etag = ETag::of(&bytes);
         let headers = [
@@ -230,8 +224,6 @@ impl From<PathRejection> for Rejected {
 /// If-Match, of all its lines.
 fn if_match(headers: &HeaderMap) -> Option<String> {
     let lines = headers.get_all(header::IF_MATCH).into_iter();
-    let lines: Vec<_> = lines
-        .map(|line| line.to_str().unwrap_or_default())
-        .collect();
+    let lines: Vec<_> = lines.map(|line| line.to_str().unwrap_or_default()).collect();
     (!lines.is_empty()).then(|| lines.join(","))
 }

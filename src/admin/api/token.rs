@@ -111,11 +111,7 @@ impl TokenSource {
         };
         match token.as_ref().and_then(unusable) {
             Some(what) if file.is_none() => Err(format!("{setting} {what}")),
-            _ => Ok(Self {
-                setting,
-                token,
-                file,
-            }),
+            _ => Ok(Self { setting, token, file }),
         }
     }
 
@@ -183,8 +179,7 @@ fn weakness(setting: &str, token: &Secret) -> Option<String> {
 
 impl CurrentToken {
     fn set(&self, token: &Secret) {
-        self.0
-            .store(Some(Arc::new(hash(token.reveal().as_bytes()))));
+        self.0.store(Some(Arc::new(hash(token.reveal().as_bytes()))));
     }
 
     fn is_configured(&self) -> bool {
@@ -192,10 +187,7 @@ impl CurrentToken {
     }
 
     fn is(&self, sent: &[u8; 32]) -> bool {
-        self.0
-            .load()
-            .as_deref()
-            .is_some_and(|token| is_equal(sent, token))
+        self.0.load().as_deref().is_some_and(|token| is_equal(sent, token))
     }
 }
 
@@ -287,9 +279,7 @@ impl TokenCheck {
 /// The token of `Bearer TOKEN`; the scheme is case-insensitive.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked("Bearer ".len())?;
-    scheme
-        .eq_ignore_ascii_case(b"Bearer ")
-        .then(|| token.trim_ascii())
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
 fn hash(token: &[u8]) -> [u8; 32] {
@@ -298,10 +288,7 @@ fn hash(token: &[u8]) -> [u8; 32] {
 
 /// In a time that does not depend on the bytes: of hashes, it would reveal little anyway.
 fn is_equal(one: &[u8; 32], other: &[u8; 32]) -> bool {
-    let difference = one
-        .iter()
-        .zip(other)
-        .fold(0, |sum, (one, other)| sum | (one ^ other));
+    let difference = one.iter().zip(other).fold(0, |sum, (one, other)| sum | (one ^ other));
     std::hint::black_box(difference) == 0
 }
 
@@ -321,10 +308,7 @@ mod tests {
         ] {
             let error =
                 TokenSource::new("ADMIN_TOKEN", Some(Secret::new(token)), None).expect_err(token);
-            assert!(
-                error.starts_with(&format!("ADMIN_TOKEN {expected}")),
-                "{error}"
-            );
+            assert!(error.starts_with(&format!("ADMIN_TOKEN {expected}")), "{error}");
         }
         for token in ["x", "a b", "s3cret-\u{fc}"] {
             assert!(

@@ -177,9 +177,7 @@ fn key_of(query: &Query<'_>) -> Entries {
 fn entries_of(descriptor: &Descriptor<'_>) -> Entries {
     let shown = |bytes| Text(bytes).shown().into_owned();
     let entries = descriptor.entries.iter();
-    entries
-        .map(|entry| [shown(entry.key), shown(entry.value)])
-        .collect()
+    entries.map(|entry| [shown(entry.key), shown(entry.value)]).collect()
 }
 
 impl TopQuery {
@@ -191,10 +189,7 @@ impl TopQuery {
             (!value.is_empty()).then(|| Text(value).shown().into_owned())
         };
         Ok(Self {
-            selection: Selection {
-                domain: text("domain"),
-                rule: text("rule"),
-            },
+            selection: Selection { domain: text("domain"), rule: text("rule") },
             window: one_of(&pairs, "window", Window::Minute)?,
             by: one_of(&pairs, "by", By::OverLimit)?,
         })
@@ -209,9 +204,9 @@ pub(crate) fn reject_removed(pairs: &Pairs, name: &str) -> Result<(), Rejected> 
     let mut removed = removed.filter_map(|written| Some((written, replacement(written)?)));
     match removed.next() {
         None => Ok(()),
-        Some((written, replacement)) => Err(Rejected::bad_request(format!(
-            "unknown parameter {written}; {replacement}"
-        ))),
+        Some((written, replacement)) => {
+            Err(Rejected::bad_request(format!("unknown parameter {written}; {replacement}")))
+        }
     }
 }
 
@@ -225,9 +220,7 @@ pub(crate) fn one_of<T: FromStr<Err = String>>(
     if value.is_empty() {
         return Ok(default);
     }
-    value
-        .parse()
-        .map_err(|error| Rejected::bad_request(format!("{name} is {value:?}: {error}")))
+    value.parse().map_err(|error| Rejected::bad_request(format!("{name} is {value:?}: {error}")))
 }
 
 #[cfg(test)]
@@ -254,20 +247,14 @@ mod tests {
     async fn queries_do_not_wait_for_others_for_ever() {
         let metrics = Metrics::new();
         let top = top(&metrics);
-        let read = async || {
-            top.read("a", "", Values::Clear, |answer| answer.rules.len())
-                .await
-        };
+        let read = async || top.read("a", "", Values::Clear, |answer| answer.rules.len()).await;
         let other = top.queries.clone().acquire_owned().await;
         let rejected = timeout(Duration::from_secs(6), read()).await;
         let rejected = rejected.expect("it waits for 5 s").err();
         let status = rejected.map(|rejected| rejected.status);
         assert_eq!(status, Some(StatusCode::SERVICE_UNAVAILABLE));
         let page = metrics.page();
-        assert!(
-            page.contains("tollgate_admin_responses_full_total 1"),
-            "{page}"
-        );
+        assert!(page.contains("tollgate_admin_responses_full_total 1"), "{page}");
         drop(other);
         assert_eq!(read().await.ok(), Some(0));
     }
@@ -277,10 +264,7 @@ mod tests {
         let query = TopQuery::read("domain=a%26b&rule=r+s&window=60m");
         let query = query.unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let Selection { domain, rule } = &query.selection;
-        assert_eq!(
-            (domain.as_deref(), rule.as_deref()),
-            (Some("a&b"), Some("r s"))
-        );
+        assert_eq!((domain.as_deref(), rule.as_deref()), (Some("a&b"), Some("r s")));
         assert_eq!((query.window, query.by), (Window::Hour, By::OverLimit));
         for invalid in ["window=2m", "by=keys", "scope=fleet"] {
             assert!(TopQuery::read(invalid).is_err(), "{invalid}");

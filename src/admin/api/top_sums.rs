@@ -25,11 +25,8 @@ impl Sums {
     pub(crate) fn first(self, by: By) -> Vec<RuleHits> {
         let rules = self.hits.into_iter().filter_map(|((domain, rule), keys)| {
             let keys = keys.into_iter();
-            let keys = keys.map(|(key, HitCounts { hits, over_limit })| KeyHits {
-                key,
-                hits,
-                over_limit,
-            });
+            let keys =
+                keys.map(|(key, HitCounts { hits, over_limit })| KeyHits { key, hits, over_limit });
             let mut keys: Vec<_> = keys.filter(|key| by.of(key.counts()) > 0).collect();
             keys.sort_unstable_by(|one, other| {
                 let order = |key: &KeyHits| (by.of(key.counts()), key.hits);
@@ -48,19 +45,11 @@ mod tests {
     use super::*;
 
     fn key(value: &str, hits: u64, over_limit: u64) -> KeyHits {
-        KeyHits {
-            key: vec![["user".to_owned(), value.to_owned()]],
-            hits,
-            over_limit,
-        }
+        KeyHits { key: vec![["user".to_owned(), value.to_owned()]], hits, over_limit }
     }
 
     fn answer(keys: &[KeyHits]) -> Vec<RuleHits> {
-        vec![RuleHits {
-            domain: "d".to_owned(),
-            rule: "d.user".to_owned(),
-            keys: keys.to_vec(),
-        }]
+        vec![RuleHits { domain: "d".to_owned(), rule: "d.user".to_owned(), keys: keys.to_vec() }]
     }
 
     fn add(sums: &mut Sums, key: &KeyHits) {
@@ -69,17 +58,11 @@ mod tests {
 
     #[test]
     fn hits_are_summed_by_key_and_ordered() {
-        let counted = [
-            key("ann", 5, 2),
-            key("bob", 9, 0),
-            key("eve", 3, 3),
-            key("ann", 2, 2),
-        ];
+        let counted = [key("ann", 5, 2), key("bob", 9, 0), key("eve", 3, 3), key("ann", 2, 2)];
         let (ann, bob, eve) = (key("ann", 7, 4), key("bob", 9, 0), key("eve", 3, 3));
-        for (by, expected) in [
-            (By::OverLimit, vec![ann.clone(), eve.clone()]),
-            (By::Hits, vec![bob, ann, eve]),
-        ] {
+        for (by, expected) in
+            [(By::OverLimit, vec![ann.clone(), eve.clone()]), (By::Hits, vec![bob, ann, eve])]
+        {
             let mut sums = Sums::default();
             for key in &counted {
                 add(&mut sums, key);

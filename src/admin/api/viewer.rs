@@ -36,11 +36,7 @@ pub(crate) struct Viewer {
 
 impl Viewers {
     pub(crate) fn new(replica: &str, values: Values, token: &Arc<TokenCheck>) -> Self {
-        Self(Arc::new(Shared {
-            replica: replica.into(),
-            values,
-            token: token.clone(),
-        }))
+        Self(Arc::new(Shared { replica: replica.into(), values, token: token.clone() }))
     }
 
     /// # Errors
@@ -49,16 +45,10 @@ impl Viewers {
         let Shared { values, token, .. } = &*self.0;
         let may_reveal = *values == Values::Dropped && token.reveals();
         if !may_reveal || !headers.contains_key(header::AUTHORIZATION) {
-            return Ok(Viewer {
-                values: *values,
-                may_reveal,
-            });
+            return Ok(Viewer { values: *values, may_reveal });
         }
         token.right(headers, remote)?;
-        Ok(Viewer {
-            values: Values::Clear,
-            may_reveal: false,
-        })
+        Ok(Viewer { values: Values::Clear, may_reveal: false })
     }
 }
 

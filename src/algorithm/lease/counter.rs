@@ -105,11 +105,7 @@ impl LeasedCounter {
             hold.is_probing = true;
         }
         self.in_flight += asked.reserved.hits;
-        if asked.reserved.hits == hits {
-            Answer::Reserved(asked)
-        } else {
-            Answer::Ask(asked)
-        }
+        if asked.reserved.hits == hits { Answer::Reserved(asked) } else { Answer::Ask(asked) }
     }
 
     /// Ends the reservation of a call.
@@ -165,22 +161,12 @@ impl LeasedCounter {
 
     /// A take has a reply.
     pub fn taken(&mut self, take: Take, reply: TakeReply, now: Time) {
-        let TakeReply {
-            granted,
-            charged_at,
-            counter,
-            round_trip,
-        } = reply;
+        let TakeReply { granted, charged_at, counter, round_trip } = reply;
         self.advance(now);
         (self.is_taking, self.round_trip) = (false, round_trip);
         self.events.taken += granted;
         let (from, until) = self.limit.usable(charged_at);
-        let held = Held {
-            hits: granted,
-            taken_at: now.max(from),
-            from,
-            until,
-        };
+        let held = Held { hits: granted, taken_at: now.max(from), from, until };
         if take.next_window.is_some() && now < from {
             self.next = (granted > 0).then_some((held, counter));
             return;
@@ -257,9 +243,7 @@ impl LeasedCounter {
 
     /// Whether the state equals that of a new counter, so that it need not be kept.
     pub fn is_idle(&self, now: Time) -> bool {
-        let is_holding = self
-            .hold
-            .is_some_and(|hold| now < hold.until || hold.is_probing);
+        let is_holding = self.hold.is_some_and(|hold| now < hold.until || hold.is_probing);
         self.held() == 0
             && !self.is_taking
             && !is_holding
@@ -311,10 +295,7 @@ impl LeasedCounter {
         let (_, look) = self.mirror().decide(&self.limit, now, Hits::Peek);
         let (remaining, held) = (look.remaining, self.slots.hits() + self.in_flight);
         let hits = take_size(demand, remaining, held, self.limit.capacity, replicas);
-        (hits > 0).then_some(Take {
-            hits,
-            next_window: None,
-        })
+        (hits > 0).then_some(Take { hits, next_window: None })
     }
 
     /// The first take of the next window, shortly before it begins.
@@ -328,10 +309,7 @@ impl LeasedCounter {
         }
         let (remaining, held) = (self.limit.requests, self.slots.from(begins));
         let hits = take_size(demand, remaining, held, self.limit.capacity, replicas);
-        (hits > 0).then_some(Take {
-            hits,
-            next_window: Some(begins),
-        })
+        (hits > 0).then_some(Take { hits, next_window: Some(begins) })
     }
 
     /// The counter as of the last reply.
@@ -372,10 +350,7 @@ impl LeasedCounter {
         } else {
             self.hold_span()
         };
-        self.hold = Some(Hold {
-            until: now.plus(lasts).min(window_ends),
-            window_ends,
-            is_probing: false,
-        });
+        self.hold =
+            Some(Hold { until: now.plus(lasts).min(window_ends), window_ends, is_probing: false });
     }
 }

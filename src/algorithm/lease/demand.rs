@@ -48,20 +48,13 @@ impl Demand {
 
     /// In two numbers, for a table.
     pub fn to_words(self) -> [u64; 2] {
-        [
-            self.span,
-            u64::from(self.hits) << 32 | u64::from(self.before),
-        ]
+        [self.span, u64::from(self.hits) << 32 | u64::from(self.before)]
     }
 
     /// Of what [`Self::to_words`] made.
     pub fn from_words([span, counts]: [u64; 2]) -> Self {
         let half = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0);
-        Self {
-            span,
-            hits: half(counts >> 32),
-            before: half(counts),
-        }
+        Self { span, hits: half(counts >> 32), before: half(counts) }
     }
 
     fn advance(&mut self, now: Time, span: Span) {

@@ -51,17 +51,10 @@ impl Slots {
 
     /// Takes usable hits out.
     pub(super) fn take_out(&mut self, hits: u64, now: Time) -> Held {
-        let first = if self.older.usable(now) > 0 {
-            self.older
-        } else {
-            self.newer
-        };
+        let first = if self.older.usable(now) > 0 { self.older } else { self.newer };
         let older = self.older.use_up_to(hits, now);
         let newer = self.newer.use_up_to(hits - older, now);
-        Held {
-            hits: older + newer,
-            ..first
-        }
+        Held { hits: older + newer, ..first }
     }
 
     /// Puts hits back that were taken out.
@@ -88,11 +81,7 @@ impl Slots {
 impl Held {
     /// Hits that can be used `now`.
     pub(super) fn usable(&self, now: Time) -> u64 {
-        if self.from <= now && now < self.until {
-            self.hits
-        } else {
-            0
-        }
+        if self.from <= now && now < self.until { self.hits } else { 0 }
     }
 
     /// Takes up to this many out. Returns how many.

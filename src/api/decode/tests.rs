@@ -23,11 +23,8 @@ fn message(depth: u32) -> BoxedStrategy<Vec<u8>> {
     let fixed =
         (number.clone(), any::<[u8; 8]>(), any::<bool>()).prop_map(|(number, bytes, is_long)| {
             let mut field = Vec::new();
-            let (wire_type, length) = if is_long {
-                (WireType::SixtyFourBit, 8)
-            } else {
-                (WireType::ThirtyTwoBit, 4)
-            };
+            let (wire_type, length) =
+                if is_long { (WireType::SixtyFourBit, 8) } else { (WireType::ThirtyTwoBit, 4) };
             encode_key(number, wire_type, &mut field);
             field.extend_from_slice(&bytes[..length]);
             field
@@ -52,9 +49,7 @@ fn message(depth: u32) -> BoxedStrategy<Vec<u8>> {
         field
     });
     let field = prop_oneof![2 => varint, 1 => fixed, 6 => delimited, 1 => group];
-    prop::collection::vec(field, 0..6)
-        .prop_map(|fields| fields.concat())
-        .boxed()
+    prop::collection::vec(field, 0..6).prop_map(|fields| fields.concat()).boxed()
 }
 
 fn agrees_with_prost(message: &[u8]) -> Result<(), TestCaseError> {
@@ -97,14 +92,9 @@ proptest! {
 }
 
 fn request(descriptors: usize, entries: usize) -> Vec<u8> {
-    let entry = WireEntry {
-        key: "k".into(),
-        value: "v".into(),
-    };
-    let descriptor = RateLimitDescriptor {
-        entries: vec![entry; entries],
-        ..RateLimitDescriptor::default()
-    };
+    let entry = WireEntry { key: "k".into(), value: "v".into() };
+    let descriptor =
+        RateLimitDescriptor { entries: vec![entry; entries], ..RateLimitDescriptor::default() };
     let request = RateLimitRequest {
         domain: "d".into(),
         descriptors: vec![descriptor; descriptors],
@@ -117,16 +107,7 @@ fn request(descriptors: usize, entries: usize) -> Vec<u8> {
 fn requests_are_bounded() {
     let error = |message: &[u8]| query(message).err();
     assert_eq!(error(&request(DESCRIPTORS_MAX, 10)), None);
-    assert_eq!(
-        error(&request(DESCRIPTORS_MAX + 1, 0)),
-        Some(RequestTooLarge::Descriptors.into())
-    );
-    assert_eq!(
-        error(&request(1, ENTRIES_MAX + 1)),
-        Some(RequestTooLarge::Entries.into())
-    );
-    assert_eq!(
-        error(&[0x12, 0].repeat(2_000_000)),
-        Some(RequestTooLarge::Descriptors.into())
-    );
+    assert_eq!(error(&request(DESCRIPTORS_MAX + 1, 0)), Some(RequestTooLarge::Descriptors.into()));
+    assert_eq!(error(&request(1, ENTRIES_MAX + 1)), Some(RequestTooLarge::Entries.into()));
+    assert_eq!(error(&[0x12, 0].repeat(2_000_000)), Some(RequestTooLarge::Descriptors.into()));
 }

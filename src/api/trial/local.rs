@@ -57,30 +57,16 @@ pub(crate) async fn decide(limiter: Limiter, call: DecodedCall) -> LocalAnswer {
             let decision = has_failed.then(|| Decision {
                 time,
                 response: Err(error.to_string().into()),
-                descriptors: query
-                    .descriptors
-                    .iter()
-                    .map(|_| without_verdict())
-                    .collect(),
+                descriptors: query.descriptors.iter().map(|_| without_verdict()).collect(),
             });
-            return LocalAnswer {
-                answer: Err(error),
-                decision,
-            };
+            return LocalAnswer { answer: Err(error), decision };
         }
     };
-    let decision = Decision {
-        time,
-        response: Ok(response.over_limit),
-        descriptors: outcomes,
-    };
+    let decision = Decision { time, response: Ok(response.over_limit), descriptors: outcomes };
     if let Some((permit, wait)) = wait.filter(|_| call.answering == Answering::Local) {
         permit.wait(wait).await;
     }
-    LocalAnswer {
-        answer: Ok(response),
-        decision: Some(decision),
-    }
+    LocalAnswer { answer: Ok(response), decision: Some(decision) }
 }
 
 pub(crate) fn respond(answer: Result<OwnResponse, LimiterError>) -> Response<Body> {
@@ -89,8 +75,5 @@ pub(crate) fn respond(answer: Result<OwnResponse, LimiterError>) -> Response<Bod
 }
 
 fn without_verdict() -> Outcome {
-    Outcome {
-        rule: Some(NO_VERDICT.into()),
-        ..Outcome::default()
-    }
+    Outcome { rule: Some(NO_VERDICT.into()), ..Outcome::default() }
 }

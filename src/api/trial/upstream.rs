@@ -117,10 +117,7 @@ pub(crate) fn decoded(body: &Bytes) -> Option<Reply> {
             _ => {}
         }
     }
-    Some(Reply::Decided {
-        over_limit,
-        statuses,
-    })
+    Some(Reply::Decided { over_limit, statuses })
 }
 
 fn status_of(status: &DescriptorStatus) -> compare::Status {

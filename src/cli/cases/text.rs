@@ -18,19 +18,11 @@ pub(super) fn write(report: &CaseReport) -> String {
         let rules = counted(coverage.rules, "rule");
         text += &format!("\n{} of {rules} reached", coverage.reached);
         for rule in &coverage.unreached {
-            text += &format!(
-                "\n  no test reaches {} at {}:{}",
-                rule.rule, rule.file, rule.line
-            );
+            text += &format!("\n  no test reaches {} at {}:{}", rule.rule, rule.file, rule.line);
         }
         text += "\n";
     }
-    let CaseReport {
-        tests,
-        passed,
-        failed,
-        ..
-    } = report;
+    let CaseReport { tests, passed, failed, .. } = report;
     let tests = counted(tests.len(), "test");
     text + &format!("\n{tests}: {passed} passed, {failed} failed\n")
 }
@@ -41,12 +33,7 @@ pub(super) fn failure(test: &CaseResult) -> String {
         return String::new();
     };
     let differences = failure.mismatches.iter().map(difference);
-    format!(
-        "\nfailed: {}\n{}{}\n",
-        test.name,
-        differences.collect::<String>(),
-        moment(failure),
-    )
+    format!("\nfailed: {}\n{}{}\n", test.name, differences.collect::<String>(), moment(failure),)
 }
 
 fn difference(mismatch: &Mismatch) -> String {
@@ -59,9 +46,7 @@ fn difference(mismatch: &Mismatch) -> String {
 
 /// Which request it was, when, and its response.
 pub(super) fn moment(failure: &CaseFailure) -> String {
-    let CaseFailure {
-        request, requests, ..
-    } = failure;
+    let CaseFailure { request, requests, .. } = failure;
     let which = match requests {
         1 => String::new(),
         requests => format!("request {request} of {requests}, "),

@@ -76,15 +76,10 @@ pub(super) fn run(file: Option<&Path>, own: &Environment) -> Result<ExitCode, Cl
         text += &commands(resolved, &environment);
     }
     print(&text);
-    let invalid = rows
-        .iter()
-        .filter(|row| row.verdict == Verdict::Invalid)
-        .count();
+    let invalid = rows.iter().filter(|row| row.verdict == Verdict::Invalid).count();
     if invalid > 0 {
         let invalid = counted(invalid, "setting");
-        return Err(CliError::Config(format!(
-            "{invalid} invalid: serve would not start"
-        )));
+        return Err(CliError::Config(format!("{invalid} invalid: serve would not start")));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -93,18 +88,14 @@ pub(super) fn run(file: Option<&Path>, own: &Environment) -> Result<ExitCode, Cl
 fn read(file: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let mut text = String::new();
     if file == Path::new("-") {
-        io::stdin()
-            .read_to_string(&mut text)
-            .context("read stdin")?;
+        io::stdin().read_to_string(&mut text).context("read stdin")?;
     } else {
         let read = fs::read_to_string(file);
         text = read.with_context(|| format!("read {}", file.display()))?;
     }
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let variables = lines.filter_map(|line| line.split_once('='));
-    Ok(variables
-        .map(|(name, value)| (name.trim().to_owned(), value.to_owned()))
-        .collect())
+    Ok(variables.map(|(name, value)| (name.trim().to_owned(), value.to_owned())).collect())
 }
 
 /// A row for each setting, and what they are together, if each is valid.
@@ -134,11 +125,7 @@ fn settings(variables: &[(String, String)]) -> (Vec<Row>, Option<Settings>) {
             _ => documented(name),
         };
         arguments.extend(argument);
-        rows.extend(row.map(|(verdict, note)| Row {
-            name: name.clone(),
-            verdict,
-            note,
-        }));
+        rows.extend(row.map(|(verdict, note)| Row { name: name.clone(), verdict, note }));
     }
     let parsed = are_valid.then(|| definitions.try_get_matches_from(arguments));
     let parsed = parsed.and_then(Result::ok);
@@ -155,12 +142,10 @@ fn invalid(error: &clap::Error) -> String {
 /// What the page of settings says of one.
 fn documented(name: &str) -> Option<(Verdict, String)> {
     let is_named = |names: &str| {
-        names
-            .split(", ")
-            .any(|known| match known.strip_suffix('*') {
-                Some(prefix) => name.starts_with(prefix),
-                None => known == name,
-            })
+        names.split(", ").any(|known| match known.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => known == name,
+        })
     };
     let row = SETTINGS.iter().find(|row| is_named(row[0].trim()))?;
     let [_, _, here, what, ..] = row else {
@@ -219,14 +204,9 @@ fn files(resolved: &Resolved) -> String {
     match directory.read() {
         Err(error) => format!("\nrules: {error:#}; run this where the rules are mounted\n"),
         Ok(sources) => {
-            let names = sources
-                .iter()
-                .map(|source| format!("  {}\n", Escaped(&source.path)));
+            let names = sources.iter().map(|source| format!("  {}\n", Escaped(&source.path)));
             let (path, names) = (directory.path.display(), names.collect::<String>());
-            format!(
-                "\nrules in {path}: {}\n{names}",
-                counted(sources.len(), "file")
-            )
+            format!("\nrules in {path}: {}\n{names}", counted(sources.len(), "file"))
         }
     }
 }
@@ -246,9 +226,8 @@ fn commands(resolved: &Resolved, environment: &Environment) -> String {
             !what.starts_with(kind) || types.iter().any(|of_type| *of_type == kind.to_lowercase())
         })
     };
-    let rows = rows
-        .filter(is_needed)
-        .map(|[names, what]| vec![format!("  {names}"), what.to_owned()]);
+    let rows =
+        rows.filter(is_needed).map(|[names, what]| vec![format!("  {names}"), what.to_owned()]);
     format!(
         "\ncommands that the user of Redis must be allowed (docs/redis.md#users-of-redis)\n{}",
         table(2, &rows.collect::<Vec<_>>())

@@ -68,10 +68,7 @@ fn print_text(report: &Report, summary: &str, problems: usize) -> Result<(), Cli
     let found = report.of(Severity::Error);
     let found = found.map(|finding| color.apply(Severity::Error, &finding.to_string()));
     let found: Vec<String> = found.collect();
-    Err(CliError::Config(format!(
-        "{summary}\n\n{}",
-        found.join("\n\n")
-    )))
+    Err(CliError::Config(format!("{summary}\n\n{}", found.join("\n\n"))))
 }
 
 /// Whether a stream shows colors.

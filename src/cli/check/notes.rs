@@ -75,27 +75,16 @@ pub(super) fn one_process(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
 pub(super) fn reference(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
     type Has = fn(&Rule) -> bool;
     let keys: [(&str, Has, &str); 4] = [
-        (
-            "limits",
-            |rule| !rule.limits.is_empty() && rule.limit().is_none(),
-            "limits nothing here",
-        ),
+        ("limits", |rule| !rule.limits.is_empty() && rule.limit().is_none(), "limits nothing here"),
         (
             "limits",
             |rule| !rule.limits.is_empty() && rule.limit().is_some(),
             "has the rate_limit alone",
         ),
-        (
-            "parents",
-            |rule| rule.parents,
-            "counts this rule alone, and none above",
-        ),
+        ("parents", |rule| rule.parents, "counts this rule alone, and none above"),
         (
             "calendar",
-            |rule| {
-                rule.all_limits()
-                    .any(|limit| matches!(limit.windows, Windows::Calendar(_)))
-            },
+            |rule| rule.all_limits().any(|limit| matches!(limit.windows, Windows::Calendar(_))),
             "has windows of UTC, and months of 30 days",
         ),
     ];
@@ -135,11 +124,7 @@ pub(super) fn shared_counters(rules: &RuleSet, files: &[Source]) -> Vec<Finding>
 fn findings<'r>(notes: impl Iterator<Item = Note<'r>>, files: &[Source]) -> Vec<Finding> {
     let mut findings = Findings::default();
     for (rule, text, hint) in notes {
-        let location = Location {
-            line: rule.origin.line,
-            column: rule.origin.column,
-            width: 1,
-        };
+        let location = Location { line: rule.origin.line, column: rule.origin.column, width: 1 };
         let file = files
             .iter()
             .find(|file| file.path == rule.origin.file)
@@ -154,11 +139,8 @@ fn findings<'r>(notes: impl Iterator<Item = Note<'r>>, files: &[Source]) -> Vec<
 
 /// Rules that can share a counter with another one, each with an example of both.
 fn collect_shared<'r>(level: &'r Level, shared: &mut Vec<Note<'r>>) {
-    let labels: BTreeMap<&str, &Node> = level
-        .nodes()
-        .iter()
-        .map(|node| (&*node.label, node))
-        .collect();
+    let labels: BTreeMap<&str, &Node> =
+        level.nodes().iter().map(|node| (&*node.label, node)).collect();
     for node in level.nodes() {
         let prefix = format!("{}_", node.key);
         let rule = node
@@ -176,11 +158,7 @@ fn collect_shared<'r>(level: &'r Level, shared: &mut Vec<Note<'r>>) {
                 "" => (format!("{}_x", &label[prefix.len()..]), "x"),
                 value => (label[prefix.len()..].to_owned(), value),
             };
-            shared.push((
-                rule,
-                format!("{}={rest}", node.key),
-                format!("{}={value}", other.key),
-            ));
+            shared.push((rule, format!("{}={rest}", node.key), format!("{}={value}", other.key)));
         }
         if let Some(below) = &node.below {
             collect_shared(below, shared);

@@ -41,9 +41,7 @@ impl Report {
             files: self.files,
             domains: self.domains,
             limits: self.limits,
-            findings: findings
-                .map(|(severity, finding)| self.placed(*severity, finding))
-                .collect(),
+            findings: findings.map(|(severity, finding)| self.placed(*severity, finding)).collect(),
         }
     }
 

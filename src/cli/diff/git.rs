@@ -33,9 +33,7 @@ pub(super) fn read(
     };
     let path = path.trim_end_matches('/');
     let path = if path.is_empty() { "." } else { path };
-    let directory = reading
-        .files(Some(path.into()), environment)
-        .map_err(anyhow::Error::msg)?;
+    let directory = reading.files(Some(path.into()), environment).map_err(anyhow::Error::msg)?;
     // Neither a revision nor a path is read as an option.
     let listed = run(&["ls-tree", "-r", "-z", "--", commit, path])?;
     let listed = String::from_utf8_lossy(&listed);
@@ -54,10 +52,9 @@ pub(super) fn read(
         let path_shown = format!("git:{commit}:{}", file.path);
         let below = below(file.path, path);
         let name = match below.to_str() {
-            None | Some("") => Path::new(file.path)
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy(),
+            None | Some("") => {
+                Path::new(file.path).file_name().unwrap_or_default().to_string_lossy()
+            }
             Some(below) => below.replace('/', ".").into(),
         };
         Ok(Source {

@@ -29,10 +29,7 @@ impl Report {
             number(ChangeKind::Removed),
             number(ChangeKind::Changed)
         );
-        let restarts = self
-            .differences
-            .iter()
-            .filter(|found| found.counter_restarts);
+        let restarts = self.differences.iter().filter(|found| found.counter_restarts);
         match restarts.count() {
             0 => {}
             restarts => text += &format!("; the counters of {} restart", counted(restarts, "rule")),

@@ -7,14 +7,7 @@ use crate::report::{KeyReplay, Minute, Replay, RuleReplay, RulesReplay};
 
 /// Rules that are shown. The others have fewer over-limit requests.
 const RULES_SHOWN_MAX: usize = 50;
-const HEAD: [&str; 6] = [
-    "",
-    "requests",
-    "over limit",
-    "share",
-    "first minute",
-    "worst minute",
-];
+const HEAD: [&str; 6] = ["", "requests", "over limit", "share", "first minute", "worst minute"];
 
 /// Writes everything.
 pub(super) fn write(report: &Replay) -> String {
@@ -22,12 +15,8 @@ pub(super) fn write(report: &Replay) -> String {
     let sets: Vec<&RulesReplay> = report.sets().collect();
     let paths = paths(&sets);
     for path in paths.iter().take(RULES_SHOWN_MAX) {
-        let mut sources = sets
-            .iter()
-            .filter_map(|set| set.rule(path)?.source.as_ref());
-        let at = sources
-            .next_back()
-            .map_or_else(String::new, |source| format!(" at {source}"));
+        let mut sources = sets.iter().filter_map(|set| set.rule(path)?.source.as_ref());
+        let at = sources.next_back().map_or_else(String::new, |source| format!(" at {source}"));
         text += &format!("\nrule {path}{at}\n{}", figures(path, &sets));
         for set in &sets {
             text += &keys(path, set, sets.len() > 1);
@@ -48,10 +37,7 @@ fn summary(report: &Replay) -> String {
         text += &format!(", from {first} to {last}");
     }
     text += "\n";
-    let late = format!(
-        ", by up to {}: counted at the latest time before",
-        stats.late_max
-    );
+    let late = format!(", by up to {}: counted at the latest time before", stats.late_max);
     for (name, number, about) in [
         ("invalid lines", stats.broken, ", left out"),
         ("lines without a request", stats.without_request, ""),
@@ -62,11 +48,8 @@ fn summary(report: &Replay) -> String {
         }
     }
     for set in report.sets() {
-        let label = if report.compared.is_empty() {
-            String::new()
-        } else {
-            format!("{}: ", set.label)
-        };
+        let label =
+            if report.compared.is_empty() { String::new() } else { format!("{}: ", set.label) };
         let percent = percent(set.share);
         text += &format!("{label}over limit: {} ({percent})", set.over_limit);
         if set.without_limit > 0 {
@@ -116,12 +99,9 @@ fn figures(path: &str, sets: &[&RulesReplay]) -> String {
 
 fn row(label: &str, rule: &RuleReplay) -> Vec<String> {
     let minute = |minute: Option<Minute>| match minute {
-        Some(minute) => format!(
-            "{} of {} at {}",
-            minute.over_limit,
-            minute.requests,
-            minute.start.to_rfc3339()
-        ),
+        Some(minute) => {
+            format!("{} of {} at {}", minute.over_limit, minute.requests, minute.start.to_rfc3339())
+        }
         None => "-".to_owned(),
     };
     vec![
@@ -140,11 +120,7 @@ fn keys(path: &str, set: &RulesReplay, is_compared: bool) -> String {
     let Some(rule) = rule.filter(|rule| rule.over_limit > 0) else {
         return String::new();
     };
-    let with = if is_compared {
-        format!(", with {}", set.label)
-    } else {
-        String::new()
-    };
+    let with = if is_compared { format!(", with {}", set.label) } else { String::new() };
     let missed = match rule.keys_missed_max {
         0 => String::new(),
         missed => format!(" (each may have up to {missed} more)"),

@@ -18,11 +18,7 @@ pub fn write(simulation: &Simulation) -> String {
         text += &format!("{note}\n");
     }
     for scene in &simulation.scenes {
-        let hits = if scene.hits == 1 {
-            String::new()
-        } else {
-            format!(" of {} hits", scene.hits)
-        };
+        let hits = if scene.hits == 1 { String::new() } else { format!(" of {} hits", scene.hits) };
         text += &format!(
             "\n{}; {} calls{hits} in {}\n\n",
             scene.traffic,
@@ -61,10 +57,7 @@ fn figures(scene: &Scene) -> String {
         row.extend([run.admitted, run.refused].map(|number| number.to_string()));
         row.extend([run.most_in_a_period, run.most_in_a_window].map(|hits| hits.to_string()));
         if any_at_once {
-            row.push(
-                run.most_at_once
-                    .map_or_else(String::new, |most| most.to_string()),
-            );
+            row.push(run.most_at_once.map_or_else(String::new, |most| most.to_string()));
         }
         if any_queue {
             row.extend([run.queued.to_string(), rounded(run.wait_max)]);
@@ -75,11 +68,7 @@ fn figures(scene: &Scene) -> String {
 }
 
 fn chart(scene: &Scene) -> String {
-    let all = scene
-        .runs
-        .iter()
-        .flat_map(|run| &run.chart.admitted)
-        .chain(&scene.chart.hits);
+    let all = scene.runs.iter().flat_map(|run| &run.chart.admitted).chain(&scene.chart.hits);
     let most = all.copied().max().unwrap_or(0);
     let width = scene
         .runs
@@ -108,19 +97,13 @@ fn chart(scene: &Scene) -> String {
 
 fn block(hits: u64, most: u64) -> char {
     let height = (u128::from(hits) * 8).div_ceil(u128::from(most.max(1)));
-    usize::try_from(height)
-        .ok()
-        .and_then(|height| BLOCKS.get(height))
-        .copied()
-        .unwrap_or(BLOCKS[8])
+    usize::try_from(height).ok().and_then(|height| BLOCKS.get(height)).copied().unwrap_or(BLOCKS[8])
 }
 
 /// A mark where each period begins, as far as they can be distinguished.
 fn axis(scene: &Scene) -> String {
-    let (shown, period) = (
-        u128::from(scene.chart.shown.as_micros()),
-        u128::from(scene.period.as_micros()),
-    );
+    let (shown, period) =
+        (u128::from(scene.chart.shown.as_micros()), u128::from(scene.period.as_micros()));
     let mut marks = [' '; COLUMNS + 2];
     if shown / period <= COLUMNS as u128 / 2 {
         for number in 0..=shown / period {
@@ -139,9 +122,6 @@ mod tests {
 
     #[test]
     fn whatever_is_more_than_nothing_is_seen() {
-        assert_eq!(
-            [0, 1, 500, 1_000].map(|hits| block(hits, 1_000)),
-            [' ', '▁', '▄', '█']
-        );
+        assert_eq!([0, 1, 500, 1_000].map(|hits| block(hits, 1_000)), [' ', '▁', '▄', '█']);
     }
 }

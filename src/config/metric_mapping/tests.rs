@@ -6,11 +6,7 @@ fn shown(mapping: &Mapping, name: &str, kind: mapper::Kind) -> MappedMetric {
 }
 
 fn read(text: &str) -> Result<Loaded, Vec<Finding>> {
-    super::read(&Source {
-        name: "mapping".into(),
-        path: "mapping.yaml".into(),
-        text: text.into(),
-    })
+    super::read(&Source { name: "mapping".into(), path: "mapping.yaml".into(), text: text.into() })
 }
 
 #[test]
@@ -34,18 +30,9 @@ mappings:
         [("one", "x"), ("two", "x")].map(|(name, value)| (name.to_owned(), value.to_owned()))
     );
     let time = shown(&mapping, "a.x.time", mapper::Kind::Observer);
-    assert_eq!(
-        (time.observer, time.buckets),
-        (Observer::Histogram, vec![0.5, 5.0])
-    );
-    assert_eq!(
-        shown(&mapping, "a.x.other", mapper::Kind::Observer).observer,
-        Observer::Summary
-    );
-    assert_eq!(
-        shown(&mapping, "none", mapper::Kind::Observer).buckets,
-        [1.0, 2.0]
-    );
+    assert_eq!((time.observer, time.buckets), (Observer::Histogram, vec![0.5, 5.0]));
+    assert_eq!(shown(&mapping, "a.x.other", mapper::Kind::Observer).observer, Observer::Summary);
+    assert_eq!(shown(&mapping, "none", mapper::Kind::Observer).buckets, [1.0, 2.0]);
     assert_eq!(mapping.map("gone.away", mapper::Kind::Gauge), None);
     assert_eq!(warnings.len(), 2, "ttl and quantiles: {warnings:?}");
 }
@@ -54,20 +41,10 @@ mappings:
 fn without_the_order_of_the_file_the_most_specific_glob_wins() {
     let text = "mappings:\n  - {match: a.*.*, name: general}\n  - {match: a.*.c, name: last}\n  - {match: a.b.*, name: middle}\n";
     let name = |text: &str| {
-        shown(
-            &read(text).expect("it is a mapping").mapping,
-            "a.b.c",
-            mapper::Kind::Counter,
-        )
-        .name
+        shown(&read(text).expect("it is a mapping").mapping, "a.b.c", mapper::Kind::Counter).name
     };
     assert_eq!(name(text), "general");
-    assert_eq!(
-        name(&format!(
-            "defaults: {{glob_disable_ordering: true}}\n{text}"
-        )),
-        "middle"
-    );
+    assert_eq!(name(&format!("defaults: {{glob_disable_ordering: true}}\n{text}")), "middle");
 }
 
 /// Invalid mappings, each with the location of the problem and a part of the message.
@@ -75,41 +52,13 @@ const WRONG: &[(&str, (u32, u32), &str)] = &[
     ("mappings: x", (1, 11), "expected a list"),
     ("mappings:\n  - match: a.*\n", (2, 5), "no name"),
     ("mappings:\n  - name: m\n", (2, 5), "no match"),
-    (
-        "mappings:\n  - {match: a, name: m}\n",
-        (2, 13),
-        "not a glob",
-    ),
-    (
-        "mappings:\n  - {match: 'a(', match_type: regex, name: m}\n",
-        (2, 13),
-        "unclosed group",
-    ),
-    (
-        "mappings:\n  - {match: a.b, match_type: wild, name: m}\n",
-        (2, 30),
-        "one of glob, regex",
-    ),
-    (
-        "mappings:\n  - {match: a.b, name: 1m}\n",
-        (2, 24),
-        "no name of a metric",
-    ),
-    (
-        "mappings:\n  - {match: a.b, name: m, labels: {a-b: c}}\n",
-        (2, 36),
-        "no name of a label",
-    ),
-    (
-        "mappings:\n  - {match: a.b, name: m, scale: -1}\n",
-        (2, 34),
-        "above zero",
-    ),
-    (
-        "mappings:\n  - {match: a.b, name: m, buckets: [2, 1]}\n",
-        (2, 36),
-        "in order",
-    ),
+    ("mappings:\n  - {match: a, name: m}\n", (2, 13), "not a glob"),
+    ("mappings:\n  - {match: 'a(', match_type: regex, name: m}\n", (2, 13), "unclosed group"),
+    ("mappings:\n  - {match: a.b, match_type: wild, name: m}\n", (2, 30), "one of glob, regex"),
+    ("mappings:\n  - {match: a.b, name: 1m}\n", (2, 24), "no name of a metric"),
+    ("mappings:\n  - {match: a.b, name: m, labels: {a-b: c}}\n", (2, 36), "no name of a label"),
+    ("mappings:\n  - {match: a.b, name: m, scale: -1}\n", (2, 34), "above zero"),
+    ("mappings:\n  - {match: a.b, name: m, buckets: [2, 1]}\n", (2, 36), "in order"),
     ("mappings: [\n", (1, 11), ""),
 ];
 
@@ -121,11 +70,7 @@ fn what_is_wrong_is_told_with_its_place() {
         let location = problems[0].location.expect("a place in the file");
         let shown = problems[0].to_string();
         assert!(shown.contains(expected), "{text}: {shown}");
-        assert_eq!(
-            (location.line, location.column),
-            (*line, *column),
-            "{text}: {shown}"
-        );
+        assert_eq!((location.line, location.column), (*line, *column), "{text}: {shown}");
     }
 }
 

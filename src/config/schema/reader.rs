@@ -118,10 +118,8 @@ pub(super) fn check_keys(
         }
         let name = key_of(key);
         if name.is_empty() && key.value() != Some(Value::Text) {
-            let text = format!(
-                "config error, key is not of type string: {}",
-                go_text_in_message(key)
-            );
+            let text =
+                format!("config error, key is not of type string: {}", go_text_in_message(key));
             findings.problem(Diagnostic::new(key.location, text).hint(
                 "YAML 1.1 reads this as another type than text; the keys are in the documentation",
             ));
@@ -275,9 +273,7 @@ pub(super) fn mistyped(node: &Node, wanted: &str, findings: &mut SourceFindings<
 
 /// The text of a key; empty for other types, which the first pass reported.
 pub(super) fn key_of(node: &Node) -> &str {
-    node.scalar()
-        .filter(|scalar| scalar.value() == Value::Text)
-        .map_or("", |scalar| &scalar.text)
+    node.scalar().filter(|scalar| scalar.value() == Value::Text).map_or("", |scalar| &scalar.text)
 }
 
 /// A regular expression for one of the words in upper, lower or mixed case.

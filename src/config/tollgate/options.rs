@@ -37,11 +37,7 @@ pub(crate) struct Layer<'b> {
 impl<'b> Layer<'b> {
     /// The layer of a block of one kind and file.
     pub(crate) fn of(provenance: Provenance, file: &'b Arc<str>) -> impl Fn(&'b Block) -> Self {
-        move |block| Self {
-            block,
-            provenance,
-            file,
-        }
+        move |block| Self { block, provenance, file }
     }
 }
 
@@ -342,13 +338,7 @@ impl LimitItem {
             }
             return None;
         };
-        Some(Self {
-            name,
-            requests,
-            unit,
-            block,
-            location: node.location,
-        })
+        Some(Self { name, requests, unit, block, location: node.location })
     }
 
     fn display(&self) -> String {
@@ -356,10 +346,7 @@ impl LimitItem {
         let stated = self.block.stated();
         let options = stated.map(|(key, _, value)| format!(", {key}: {value}"));
         let (name, options): (String, String) = (name.collect(), options.collect());
-        format!(
-            "{{{name}requests: {}, unit: {}{options}}}",
-            self.requests, self.unit
-        )
+        format!("{{{name}requests: {}, unit: {}{options}}}", self.requests, self.unit)
     }
 }
 
@@ -372,10 +359,7 @@ impl OptionValue for Limits {
             findings.problem(problem.hint("write one, such as {requests: 10000, unit: day}"));
         }
         if items.len() > LIMITS_MAX {
-            let text = format!(
-                "{} limits, more than the {LIMITS_MAX} of limits_max",
-                items.len()
-            );
+            let text = format!("{} limits, more than the {LIMITS_MAX} of limits_max", items.len());
             let problem = Diagnostic::new(node.location, text);
             findings.problem(problem.hint("write fewer: each is counted for every request"));
         }

@@ -4,10 +4,8 @@ use crate::config::error::{SourceFindings, did_you_mean};
 use crate::config::yaml::{Diagnostic, Kind, Node, Value};
 
 /// Names of keys before 0.1, each with its present name.
-const RENAMED_KEYS: [(&str, &str); 2] = [
-    ("together", "all_or_nothing"),
-    ("refused_hits", "over_limit_hits"),
-];
+const RENAMED_KEYS: [(&str, &str); 2] =
+    [("together", "all_or_nothing"), ("refused_hits", "over_limit_hits")];
 
 /// For [`key`], if no key belongs to another block.
 pub(crate) const NOT_ELSEWHERE: (&[&str], &str) = (&[], "");

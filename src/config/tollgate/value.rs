@@ -122,15 +122,7 @@ macro_rules! words {
     };
 }
 
-words!(
-    Algorithm,
-    Consistency,
-    OverLimitHits,
-    OnLimitWord,
-    OnStoreError,
-    Unit,
-    Weekday
-);
+words!(Algorithm, Consistency, OverLimitHits, OnLimitWord, OnStoreError, Unit, Weekday);
 
 /// Numbers, each with the largest.
 macro_rules! numbers {
@@ -196,10 +188,7 @@ impl OptionValue for ResponseBody {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let body = reader::text(node, key, findings)?;
         if body.len() <= RESPONSE_BODY_BYTES_MAX {
-            return Some(Self {
-                text: body.into(),
-                shown: format!("{body:?}").into(),
-            });
+            return Some(Self { text: body.into(), shown: format!("{body:?}").into() });
         }
         let text = format!(
             "`{key}` has {} bytes, more than the {RESPONSE_BODY_BYTES_MAX} of response_body_bytes_max",
@@ -235,10 +224,7 @@ impl OptionValue for RequestHeaders {
         }
         let mut headers: Vec<(Box<str>, Box<str>)> = Vec::new();
         for (name_node, value) in pairs {
-            let (name, value) = (
-                header_name(name_node, findings),
-                header_value(value, findings),
-            );
+            let (name, value) = (header_name(name_node, findings), header_value(value, findings));
             let (Some(name), Some(value)) = (name, value) else {
                 continue;
             };
@@ -249,24 +235,16 @@ impl OptionValue for RequestHeaders {
             }
             headers.push((name, value));
         }
-        let bytes: usize = headers
-            .iter()
-            .map(|(name, value)| name.len() + value.len())
-            .sum();
+        let bytes: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         if bytes > REQUEST_HEADERS_BYTES_MAX {
             let text = format!(
                 "`{key}` has {bytes} bytes, more than the {REQUEST_HEADERS_BYTES_MAX} of request_headers_bytes_max"
             );
             findings.problem(Diagnostic::new(node.location, text).hint(fewer));
         }
-        let shown = headers
-            .iter()
-            .map(|(name, value)| format!("{name}: {value}"));
+        let shown = headers.iter().map(|(name, value)| format!("{name}: {value}"));
         let shown: Vec<_> = shown.collect();
-        Some(Self {
-            shown: shown.join(", ").into(),
-            pairs: headers.into(),
-        })
+        Some(Self { shown: shown.join(", ").into(), pairs: headers.into() })
     }
 
     fn display(&self) -> Arc<str> {
@@ -306,11 +284,7 @@ mod tests {
     use crate::config::yaml;
 
     fn problems(text: &str) -> Vec<String> {
-        let source = Source {
-            name: "rules".into(),
-            path: "rules".into(),
-            text: text.into(),
-        };
+        let source = Source { name: "rules".into(), path: "rules".into(), text: text.into() };
         let root = yaml::read(text).expect("it is YAML").root.expect("a map");
         let mut findings = Findings::default();
         tollgate::read_block(&root, &mut findings.of(&source));

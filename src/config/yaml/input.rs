@@ -67,10 +67,7 @@ fn tokens_of(character: char) -> usize {
 
 impl<'t> BoundedInput<'t> {
     pub(super) fn new(text: &'t str, kept: KeptTokens) -> Self {
-        Self {
-            text: StrInput::new(text),
-            kept,
-        }
+        Self { text: StrInput::new(text), kept }
     }
 }
 
@@ -125,18 +122,12 @@ impl Input for BoundedInput<'_> {
 impl Introduced {
     pub(super) fn new(text: &str) -> Self {
         let start = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
-        let (before, is_flow) = (
-            &text[..text.len() - start.len()],
-            start.starts_with(['{', '[']),
-        );
+        let (before, is_flow) = (&text[..text.len() - start.len()], start.starts_with(['{', '[']));
         // `---` has to be at the beginning of its line.
         let at_line_start =
             before.trim_start_matches('\u{feff}').is_empty() || before.ends_with('\n');
         if !is_flow || !at_line_start {
-            return Self {
-                text: None,
-                line: 0,
-            };
+            return Self { text: None, line: 0 };
         }
         Self {
             text: Some([before, INTRODUCTION, start].concat()),
@@ -154,11 +145,7 @@ impl Introduced {
             return mark;
         }
         let shift = |count: usize| count.saturating_sub(INTRODUCTION.len());
-        let column = if mark.line() == self.line {
-            shift(mark.col())
-        } else {
-            mark.col()
-        };
+        let column = if mark.line() == self.line { shift(mark.col()) } else { mark.col() };
         Marker::new(shift(mark.index()), mark.line(), column)
     }
 

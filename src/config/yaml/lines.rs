@@ -22,12 +22,7 @@ pub(super) fn location(mark: Marker) -> Location {
 
 impl<'t> Lines<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        Self {
-            rest: text.trim_start_matches('\u{feff}'),
-            line: "",
-            number: 0,
-            tab: None,
-        }
+        Self { rest: text.trim_start_matches('\u{feff}'), line: "", number: 0, tab: None }
     }
 
     /// The location of an alias or of a scalar with its text; of width 0 if it is empty. That of a
@@ -61,16 +56,8 @@ impl<'t> Lines<'t> {
     pub(super) fn has_bracket(&mut self, span: Span) -> bool {
         let (start, end) = (span.start, span.end);
         (start.line()..=end.line()).any(|number| {
-            let from = if number == start.line() {
-                start.col()
-            } else {
-                0
-            };
-            let to = if number == end.line() {
-                end.col()
-            } else {
-                usize::MAX
-            };
+            let from = if number == start.line() { start.col() } else { 0 };
+            let to = if number == end.line() { end.col() } else { usize::MAX };
             let mut covered = self.line(number).chars().take(to).skip(from);
             covered.any(|letter| matches!(letter, '[' | '{'))
         })
@@ -83,9 +70,7 @@ impl<'t> Lines<'t> {
             let next = self.rest.strip_prefix("\r\n");
             self.rest = next.unwrap_or_else(|| self.rest.get(1..).unwrap_or_default());
             let indented = self.line.trim_start_matches(' ');
-            self.tab = indented
-                .starts_with('\t')
-                .then(|| self.line.len() - indented.len());
+            self.tab = indented.starts_with('\t').then(|| self.line.len() - indented.len());
             self.number += 1;
         }
         self.line
@@ -126,10 +111,8 @@ mod tests {
     fn locations(text: &str) -> String {
         let mut all = Vec::new();
         collect_locations(&read(text).unwrap().root.unwrap(), &mut all);
-        let shown: Vec<String> = all
-            .iter()
-            .map(|s| format!("{}:{}+{}", s.line, s.column, s.width))
-            .collect();
+        let shown: Vec<String> =
+            all.iter().map(|s| format!("{}:{}+{}", s.line, s.column, s.width)).collect();
         shown.join(" ")
     }
 }

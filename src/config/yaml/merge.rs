@@ -70,12 +70,7 @@ impl Pairs {
         warnings: &mut Vec<Diagnostic>,
     ) {
         let index = self.indexes.entry(key.text().to_owned());
-        let new = Merged {
-            key,
-            value,
-            merge,
-            joined: Vec::new(),
-        };
+        let new = Merged { key, value, merge, joined: Vec::new() };
         match index {
             Entry::Vacant(index) => {
                 index.insert(self.pairs.len());
@@ -90,10 +85,7 @@ impl Merged {
     fn replace(&mut self, new: Self, warnings: &mut Vec<Diagnostic>) {
         let old = mem::replace(self, new);
         let (name, line) = (shortened(old.key.text()), old.key.location.line);
-        let both_maps = matches!(
-            (&old.value.kind, &self.value.kind),
-            (Kind::Map(_), Kind::Map(_))
-        );
+        let both_maps = matches!((&old.value.kind, &self.value.kind), (Kind::Map(_), Kind::Map(_)));
         let warning = match (old.merge, self.merge) {
             (None, None) => {
                 let effect = if both_maps {
@@ -197,10 +189,7 @@ mod tests {
             assert_eq!(shape(map), expected, "{map}");
         }
         for invalid in ["<<: 1\n", "<<:\n", "<<: [[a: b]]\n", "<<: [1]\n"] {
-            assert!(
-                read(invalid).unwrap_err().text.starts_with("`<<` takes"),
-                "{invalid}"
-            );
+            assert!(read(invalid).unwrap_err().text.starts_with("`<<` takes"), "{invalid}");
         }
     }
 
@@ -214,10 +203,7 @@ mod tests {
         );
         assert!(read(&joined).unwrap().warnings.is_empty());
         // One level only, as there; a list or a null replaces.
-        assert_eq!(
-            shape_of("{m: {a: {x: 1}, b: 2}, m: {a: {y: 1}}}"),
-            "{m: {a: {y: 1}, b: 2}}"
-        );
+        assert_eq!(shape_of("{m: {a: {x: 1}, b: 2}, m: {a: {y: 1}}}"), "{m: {a: {y: 1}, b: 2}}");
         assert_eq!(shape_of("{m: {a: 1}, m: , m: {b: 2}}"), "{m: {b: 2}}");
     }
 
@@ -226,11 +212,7 @@ mod tests {
         let text = "a: 1\nb: 2\na: 3\n\"a\": 4\n";
         let document = read(text).unwrap();
         assert_eq!(shape(document.root.as_ref().unwrap()), "{a: 4, b: 2}");
-        let locations: Vec<_> = document
-            .warnings
-            .iter()
-            .map(|warning| warning.location)
-            .collect();
+        let locations: Vec<_> = document.warnings.iter().map(|warning| warning.location).collect();
         assert_eq!(locations, [Location::new(3, 1, 1), Location::new(4, 1, 3)]);
         assert_eq!(
             document.warnings[0].text,
@@ -242,13 +224,7 @@ mod tests {
         );
         let long: Vec<String> = (0..300).map(|i| format!("k{}: {i}", i % 250)).collect();
         let document = read(&long.join("\n")).unwrap();
-        let Some(Node {
-            kind: Kind::Map(pairs),
-            ..
-        }) = document.root
-        else {
-            panic!("no map")
-        };
+        let Some(Node { kind: Kind::Map(pairs), .. }) = document.root else { panic!("no map") };
         assert_eq!((pairs.len(), document.warnings.len()), (250, 50));
     }
 

@@ -134,11 +134,7 @@ impl<T> Located<T> {
 impl Location {
     pub(crate) fn new(line: usize, column: usize, width: usize) -> Self {
         let bounded = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Self {
-            line: bounded(line),
-            column: bounded(column),
-            width: bounded(width),
-        }
+        Self { line: bounded(line), column: bounded(column), width: bounded(width) }
     }
 }
 
@@ -184,44 +180,28 @@ impl Node {
 impl Node {
     /// A value without a file.
     pub(crate) fn of(kind: Kind) -> Self {
-        Self {
-            location: Location::default(),
-            kind,
-        }
+        Self { location: Location::default(), kind }
     }
 }
 
 impl Scalar {
     pub(crate) fn plain(text: impl Into<Rc<str>>) -> Self {
-        Self {
-            text: text.into(),
-            literal: false,
-        }
+        Self { text: text.into(), literal: false }
     }
 
     pub(crate) fn quoted(text: impl Into<Rc<str>>) -> Self {
-        Self {
-            text: text.into(),
-            literal: true,
-        }
+        Self { text: text.into(), literal: true }
     }
 }
 
 impl Diagnostic {
     pub(crate) fn new(location: Location, text: impl Into<String>) -> Self {
-        Self {
-            location,
-            text: text.into(),
-            hint: None,
-        }
+        Self { location, text: text.into(), hint: None }
     }
 
     #[must_use]
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
-        Self {
-            hint: Some(hint.into()),
-            ..self
-        }
+        Self { hint: Some(hint.into()), ..self }
     }
 }
 

@@ -17,19 +17,12 @@ pub(super) fn check(text: &str) -> Result<(), Diagnostic> {
         return Ok(());
     };
     let line = text[..at].rsplit('\n').next().unwrap_or_default();
-    let location = Location::new(
-        text[..at].matches('\n').count() + 1,
-        line.chars().count() + 1,
-        1,
-    );
+    let location = Location::new(text[..at].matches('\n').count() + 1, line.chars().count() + 1, 1);
     if c == NOT_UTF8 {
         return Err(Diagnostic::new(location, "this is not UTF-8 text")
             .hint("rules are YAML; save the file as UTF-8"));
     }
-    let text = format!(
-        "the character U+{:04X} is not allowed in YAML",
-        u32::from(c)
-    );
+    let text = format!("the character U+{:04X} is not allowed in YAML", u32::from(c));
     Err(Diagnostic::new(location, text)
         .hint("in double quotes it can be written as \\xNN or \\uNNNN"))
 }
@@ -50,12 +43,7 @@ mod tests {
 
     #[test]
     fn size_is_bounded() {
-        assert!(
-            read(&"#".repeat(FILE_BYTES_MAX + 1))
-                .unwrap_err()
-                .text
-                .contains("bytes long")
-        );
+        assert!(read(&"#".repeat(FILE_BYTES_MAX + 1)).unwrap_err().text.contains("bytes long"));
     }
 
     #[test]

@@ -48,11 +48,7 @@ impl Scalar {
 
     /// The value. Only plain scalars and tagged ones (`!!int "7"`) can be anything but text.
     pub(crate) fn value(&self) -> Value {
-        if self.literal {
-            Value::Text
-        } else {
-            resolve(&self.text)
-        }
+        if self.literal { Value::Text } else { resolve(&self.text) }
     }
 
     /// Whether this is a merge key; in quotes `<<` is a key like others.
@@ -105,9 +101,7 @@ fn integer(text: &str) -> Option<Value> {
         _ => (10, unsigned),
     };
     // Rust accepts a plus here, after the sign.
-    let magnitude = u64::from_str_radix(digits, radix)
-        .ok()
-        .filter(|_| !digits.starts_with('+'))?;
+    let magnitude = u64::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))?;
     if text.starts_with('-') {
         return 0_i64.checked_sub_unsigned(magnitude).map(Value::Int);
     }
@@ -120,10 +114,7 @@ fn integer(text: &str) -> Option<Value> {
 /// Rust's grammar is yaml.v2's pattern except for `inf` and `nan`. What is too large is text,
 /// because Go's parser fails.
 fn float(text: &str) -> Option<Value> {
-    text.parse()
-        .ok()
-        .filter(|f: &f64| f.is_finite())
-        .map(Value::Float)
+    text.parse().ok().filter(|f: &f64| f.is_finite()).map(Value::Float)
 }
 
 #[cfg(test)]
@@ -193,11 +184,7 @@ mod tests {
             ("!!null ''", Value::Null, ""),
             ("!!null", Value::Null, ""),
         ] {
-            assert_eq!(
-                (value_of(written), &*scalar_of(written).text),
-                (value, text),
-                "{written}"
-            );
+            assert_eq!((value_of(written), &*scalar_of(written).text), (value, text), "{written}");
         }
         for invalid in [
             "!!int x",
@@ -214,10 +201,7 @@ mod tests {
     }
 
     fn scalar_of(written: &str) -> Scalar {
-        let root = read(&format!("v: {written}\n"))
-            .expect(written)
-            .root
-            .unwrap();
+        let root = read(&format!("v: {written}\n")).expect(written).root.unwrap();
         let Kind::Scalar(scalar) = &value_at(&root, 0).kind else {
             panic!("{written} is no scalar")
         };

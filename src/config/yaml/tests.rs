@@ -18,12 +18,7 @@ fn repeated_tokens_are_read_in_bounded_time_and_stack() {
             }
         }
     };
-    std::thread::Builder::new()
-        .stack_size(512 << 10)
-        .spawn(all)
-        .unwrap()
-        .join()
-        .unwrap();
+    std::thread::Builder::new().stack_size(512 << 10).spawn(all).unwrap().join().unwrap();
 }
 
 #[test]
@@ -36,9 +31,8 @@ fn mutated_texts_give_locations_inside_the_text() {
     ];
     let mut state = 7_u64;
     let mut random = |below: usize| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
     for _ in 0..5_000 {
@@ -56,10 +50,7 @@ fn mutated_texts_give_locations_inside_the_text() {
         match read(&text) {
             Ok(document) => {
                 locations.extend(document.warnings.iter().map(|warning| warning.location));
-                document
-                    .root
-                    .iter()
-                    .for_each(|root| collect_locations(root, &mut locations));
+                document.root.iter().for_each(|root| collect_locations(root, &mut locations));
             }
             Err(error) => locations.push(error.location),
         }
@@ -69,10 +60,7 @@ fn mutated_texts_give_locations_inside_the_text() {
                 location.line >= 1 && location.column >= 1 && location.width >= 1,
                 "{location:?} in {text:?}"
             );
-            assert!(
-                location.line as usize <= lines.len(),
-                "{location:?} in {text:?}"
-            );
+            assert!(location.line as usize <= lines.len(), "{location:?} in {text:?}");
             assert!(
                 (location.column + location.width) as usize <= text.chars().count() + 2,
                 "{location:?} in {text:?}"

@@ -52,10 +52,7 @@ struct Open {
 
 enum Content {
     List(Vec<Node>),
-    Map {
-        pairs: Vec<(Node, Node)>,
-        key: Option<Node>,
-    },
+    Map { pairs: Vec<(Node, Node)>, key: Option<Node> },
 }
 
 /// The size of a node with aliases expanded. A map with merge keys may be smaller.
@@ -107,10 +104,7 @@ pub(super) fn build(text: &str, nodes_max: usize) -> Result<Document, Diagnostic
     }
     let mut warnings = builder.warnings;
     warnings.sort_by_key(|warning| (warning.location.line, warning.location.column));
-    Ok(Document {
-        root: builder.root,
-        warnings,
-    })
+    Ok(Document { root: builder.root, warnings })
 }
 
 impl<'t> Builder<'t> {
@@ -148,14 +142,9 @@ impl<'t> Builder<'t> {
                 self.put(Node { location, kind }, Size::SCALAR, anchor)
             }
             Event::SequenceStart(anchor, _) => self.begin(span, anchor, Content::List(Vec::new())),
-            Event::MappingStart(anchor, _) => self.begin(
-                span,
-                anchor,
-                Content::Map {
-                    pairs: Vec::new(),
-                    key: None,
-                },
-            ),
+            Event::MappingStart(anchor, _) => {
+                self.begin(span, anchor, Content::Map { pairs: Vec::new(), key: None })
+            }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => self.expand(span, anchor),
             _ => Ok(()),
@@ -173,25 +162,12 @@ impl<'t> Builder<'t> {
             ));
         }
         let in_brackets = self.in_brackets() || self.lines.has_bracket(span);
-        self.open.push(Open {
-            location,
-            anchor,
-            in_brackets,
-            content,
-            size: Size::EMPTY,
-        });
+        self.open.push(Open { location, anchor, in_brackets, content, size: Size::EMPTY });
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), Diagnostic> {
-        let Some(Open {
-            mut location,
-            anchor,
-            content,
-            size,
-            ..
-        }) = self.open.pop()
-        else {
+        let Some(Open { mut location, anchor, content, size, .. }) = self.open.pop() else {
             return Ok(());
         };
         let kind = match content {
@@ -240,14 +216,8 @@ impl<'t> Builder<'t> {
         if node.location.width == 0 {
             // An empty value.
             node.location = match self.open.last() {
-                Some(Open {
-                    content: Content::Map { key: Some(key), .. },
-                    ..
-                }) => key.location,
-                _ => Location {
-                    width: 1,
-                    ..node.location
-                },
+                Some(Open { content: Content::Map { key: Some(key), .. }, .. }) => key.location,
+                _ => Location { width: 1, ..node.location },
             };
         }
         if anchor != 0 {
@@ -317,10 +287,7 @@ impl Size {
     const EMPTY: Self = Self { nodes: 1, depth: 1 };
 
     fn add(&mut self, below: Self) {
-        *self = Self {
-            nodes: self.nodes + below.nodes,
-            depth: self.depth.max(below.depth + 1),
-        };
+        *self = Self { nodes: self.nodes + below.nodes, depth: self.depth.max(below.depth + 1) };
     }
 }
 

@@ -4,10 +4,7 @@ use crate::config::calendar::utc_months;
 
 fn bucket(unit: Unit, requests: u64, burst: u32) -> Result<Limit, LimitError> {
     let algorithm = Algorithm::TokenBucket;
-    Limit::new(&Terms {
-        burst: Some(burst),
-        ..Terms::new(requests, unit, algorithm)
-    })
+    Limit::new(&Terms { burst: Some(burst), ..Terms::new(requests, unit, algorithm) })
 }
 
 #[test]
@@ -36,38 +33,16 @@ fn ranked(replicas: u32, rank: u32) -> Share {
 
 #[test]
 fn shares_add_up_to_the_limit_or_to_one_each() {
-    for (requests, replicas) in [
-        (0, 3),
-        (1, 3),
-        (2, 5),
-        (7, 3),
-        (9, 3),
-        (1_000, 7),
-        (u32::MAX, 1_000),
-    ] {
-        let whole = Limit::new(&Terms::new(
-            requests.into(),
-            Unit::Minute,
-            Algorithm::FixedWindow,
-        ))
-        .expect("countable");
+    for (requests, replicas) in
+        [(0, 3), (1, 3), (2, 5), (7, 3), (9, 3), (1_000, 7), (u32::MAX, 1_000)]
+    {
+        let whole = Limit::new(&Terms::new(requests.into(), Unit::Minute, Algorithm::FixedWindow))
+            .expect("countable");
         let parts = (0..replicas).map(|rank| whole.share(ranked(replicas, rank)).requests);
-        let all = if requests == 0 {
-            0
-        } else {
-            requests.max(replicas)
-        };
-        assert_eq!(
-            parts.sum::<u64>(),
-            u64::from(all),
-            "{requests} of {replicas}"
-        );
+        let all = if requests == 0 { 0 } else { requests.max(replicas) };
+        assert_eq!(parts.sum::<u64>(), u64::from(all), "{requests} of {replicas}");
         let used = (0..replicas).map(|rank| ranked(replicas, rank).of_used(requests.into()));
-        assert_eq!(
-            used.sum::<u64>(),
-            u64::from(requests),
-            "{requests} of {replicas}"
-        );
+        assert_eq!(used.sum::<u64>(), u64::from(requests), "{requests} of {replicas}");
     }
     let unknown = Share::one_of(NonZeroU32::new(4).expect("four is not zero"));
     assert_eq!((unknown.of_allowed(10), unknown.of_used(10)), (2, 3));
@@ -79,21 +54,14 @@ fn shares_of_a_bucket_keep_its_rate_and_divide_its_depth() {
     let parts = [0, 1, 2].map(|rank| whole.share(ranked(3, rank)));
     assert_eq!(
         parts.map(|part| (part.capacity, part.requests, part.period)),
-        [
-            (4, 1, Span::from_secs(3)),
-            (3, 1, Span::from_secs(3)),
-            (3, 1, Span::from_secs(3)),
-        ]
+        [(4, 1, Span::from_secs(3)), (3, 1, Span::from_secs(3)), (3, 1, Span::from_secs(3)),]
     );
     // The most that any limit can have, and more replicas than there ever are: what cannot be
     // made slower is divided.
     let deepest = bucket(Unit::Year, u32::MAX.into(), 285_000_000)
         .expect("countable")
         .share(Share::one_of(NonZeroU32::MAX));
-    assert_eq!(
-        (deepest.capacity, deepest.requests, deepest.period),
-        (1, 1, Unit::Year.span())
-    );
+    assert_eq!((deepest.capacity, deepest.requests, deepest.period), (1, 1, Unit::Year.span()));
 }
 
 #[test]
@@ -105,47 +73,28 @@ fn a_period_of_one_unit_has_that_unit() {
 #[test]
 fn only_a_fixed_window_of_one_month_is_a_calendar_month() {
     let months = |unit, unit_multiplier, algorithm| {
-        let terms = Terms {
-            unit_multiplier,
-            windows: utc_months(),
-            ..Terms::new(5, unit, algorithm)
-        };
+        let terms =
+            Terms { unit_multiplier, windows: utc_months(), ..Terms::new(5, unit, algorithm) };
         Limit::new(&terms).expect("countable").windows
     };
     assert_eq!(months(Unit::Month, 1, Algorithm::FixedWindow), utc_months());
-    assert_eq!(
-        months(Unit::Month, 2, Algorithm::FixedWindow),
-        Windows::Aligned
-    );
-    assert_eq!(
-        months(Unit::Day, 30, Algorithm::FixedWindow),
-        Windows::Aligned
-    );
-    assert_eq!(
-        months(Unit::Year, 1, Algorithm::FixedWindow),
-        Windows::Aligned
-    );
+    assert_eq!(months(Unit::Month, 2, Algorithm::FixedWindow), Windows::Aligned);
+    assert_eq!(months(Unit::Day, 30, Algorithm::FixedWindow), Windows::Aligned);
+    assert_eq!(months(Unit::Year, 1, Algorithm::FixedWindow), Windows::Aligned);
     for algorithm in [
         Algorithm::SlidingWindow,
         Algorithm::SlidingLog,
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
     ] {
-        assert_eq!(
-            months(Unit::Month, 1, algorithm),
-            Windows::Aligned,
-            "{algorithm}"
-        );
+        assert_eq!(months(Unit::Month, 1, algorithm), Windows::Aligned, "{algorithm}");
     }
 }
 
 #[test]
 fn windows_are_aligned_to_the_epoch_or_calendar_months() {
     let window = |windows: Windows, secs: u64| {
-        let terms = Terms {
-            windows,
-            ..Terms::new(5, Unit::Month, Algorithm::FixedWindow)
-        };
+        let terms = Terms { windows, ..Terms::new(5, Unit::Month, Algorithm::FixedWindow) };
         let Window { id, start, end, .. } = Limit::new(&terms)
             .expect("countable")
             .window(Time::from_micros(secs * MICROS_PER_SECOND + 7));
@@ -156,10 +105,7 @@ fn windows_are_aligned_to_the_epoch_or_calendar_months() {
         )
     };
     // 2024-02-29T23:59:59Z, the last second of a leap day.
-    assert_eq!(
-        window(utc_months(), 1_709_251_199),
-        (1_706_745_600, 1_706_745_600, 1_709_251_200)
-    );
+    assert_eq!(window(utc_months(), 1_709_251_199), (1_706_745_600, 1_706_745_600, 1_709_251_200));
     assert_eq!(
         window(Windows::Aligned, 1_709_251_199),
         (1_708_128_000, 1_708_128_000, 1_710_720_000)
@@ -179,14 +125,7 @@ fn with_rate_keeps_the_proportion_of_a_stated_burst() {
     assert_eq!(burst(Some(20), 10, 50), 100);
     assert_eq!(burst(Some(20), 10, 1), 2);
     // Half of a hit is rounded up, less is rounded down, and nothing is rounded to none.
-    assert_eq!(
-        (
-            burst(Some(3), 2, 1),
-            burst(Some(4), 3, 1),
-            burst(Some(1), 100, 1)
-        ),
-        (2, 1, 1)
-    );
+    assert_eq!((burst(Some(3), 2, 1), burst(Some(4), 3, 1), burst(Some(1), 100, 1)), (2, 1, 1));
     // Without a stated burst the algorithm's default holds.
     assert_eq!(burst(None, 10, 50), 50);
     // A burst is in no proportion to zero requests; and with zero requests there is none.
@@ -197,19 +136,10 @@ fn with_rate_keeps_the_proportion_of_a_stated_burst() {
 
 #[test]
 fn with_rate_cuts_an_inexact_burst_to_the_largest_exact_one() {
-    let terms = Terms {
-        burst: Some(2),
-        ..Terms::new(1, Unit::Second, Algorithm::TokenBucket)
-    };
+    let terms = Terms { burst: Some(2), ..Terms::new(1, Unit::Second, Algorithm::TokenBucket) };
     let limit = terms.with_rate(u32::MAX.into(), Unit::Year).expect("cut");
-    assert_eq!(
-        (limit.requests, limit.tick),
-        (u32::MAX.into(), Tick::Second)
-    );
-    assert!(
-        (285_000_000..286_000_000).contains(&limit.capacity),
-        "{limit}"
-    );
+    assert_eq!((limit.requests, limit.tick), (u32::MAX.into(), Tick::Second));
+    assert!((285_000_000..286_000_000).contains(&limit.capacity), "{limit}");
 }
 
 #[test]
@@ -231,9 +161,7 @@ fn with_rate_changes_nothing_else() {
         ..Terms::new(2, Unit::Second, Algorithm::Concurrency)
     };
     assert_eq!(
-        held.with_rate(7, Unit::Year)
-            .expect("countable")
-            .to_string(),
+        held.with_rate(7, Unit::Year).expect("countable").to_string(),
         "7 at once, concurrency, lease 30 s"
     );
     assert_eq!(

@@ -58,9 +58,7 @@ impl Files {
         let (key, mut own) = (KeyPair::generate().expect("P-256"), params());
         let mut authority = params();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        authority
-            .distinguished_name
-            .push(DnType::CommonName, "authority");
+        authority.distinguished_name.push(DnType::CommonName, "authority");
         let issuer_key = KeyPair::generate().expect("P-256");
         let issuer = CertifiedIssuer::self_signed(authority, issuer_key).expect("valid parameters");
         change(&mut own);
@@ -76,9 +74,7 @@ impl Files {
 fn params() -> CertificateParams {
     let names = ["localhost".to_owned()];
     let mut params = CertificateParams::new(names).expect("ASCII");
-    params
-        .distinguished_name
-        .push(DnType::CommonName, "localhost");
+    params.distinguished_name.push(DnType::CommonName, "localhost");
     params.not_after = date_time_ymd(2100, 1, 1);
     params.is_ca = IsCa::ExplicitNoCa;
     params
@@ -89,11 +85,7 @@ fn as_openssl_does(params: &mut CertificateParams) {
 }
 
 fn version_1() -> Peer {
-    Peer {
-        cert: VERSION_1_PEM.into(),
-        key: RSA_KEY.into(),
-        trusted: VERSION_1_PEM.into(),
-    }
+    Peer { cert: VERSION_1_PEM.into(), key: RSA_KEY.into(), trusted: VERSION_1_PEM.into() }
 }
 
 fn trusted(path: &PathBuf) -> Trusted {
@@ -182,10 +174,7 @@ async fn handshake(
     let accepting = TlsAcceptor::from(Arc::new(server)).accept(there);
     let (connected, accepted) = tokio::join!(connecting, accepting);
     let explained = |error| explain(error).to_string();
-    (
-        connected.map(drop).map_err(explained),
-        accepted.map(drop).map_err(explained),
-    )
+    (connected.map(drop).map_err(explained), accepted.map(drop).map_err(explained))
 }
 
 fn agreed([one, other]: [Result<(), String>; 2]) -> Result<(), String> {
@@ -204,10 +193,7 @@ async fn a_certificate_that_is_itself_trusted_is_accepted() {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     };
     let (of_authority, of_another) = (files.signed("one", |_| ()), files.signed("two", |_| ()));
-    let alone = Peer {
-        trusted: of_another.cert.clone(),
-        ..of_another
-    };
+    let alone = Peer { trusted: of_another.cert.clone(), ..of_another };
     for (what, peer) in [
         ("req -x509", files.self_signed("ca", as_openssl_does)),
         ("CA:FALSE", files.self_signed("leaf", |_| ())),
@@ -241,23 +227,12 @@ async fn version_1_is_accepted_if_it_is_trusted_and_names_do_not_count() {
 async fn a_certificate_with_the_names_of_a_trusted_one_is_not_that_one() {
     let files = files();
     let trusted = files.self_signed("trusted", as_openssl_does);
-    let other = files
-        .self_signed("other", as_openssl_does)
-        .trusting(&trusted);
-    let error = other
-        .as_server(Names::Any)
-        .await
-        .expect_err("it is another");
-    assert!(
-        error.contains("(CA:TRUE), and not itself trusted; trust it"),
-        "{error}"
-    );
+    let other = files.self_signed("other", as_openssl_does).trusting(&trusted);
+    let error = other.as_server(Names::Any).await.expect_err("it is another");
+    assert!(error.contains("(CA:TRUE), and not itself trusted; trust it"), "{error}");
     let leaf = files.self_signed("leaf", |_| ()).trusting(&trusted);
     let error = leaf.as_server(Names::Any).await.expect_err("it is another");
-    assert!(
-        error.contains("the trusted authority of that name did not sign it"),
-        "{error}"
-    );
+    assert!(error.contains("the trusted authority of that name did not sign it"), "{error}");
 }
 
 #[tokio::test]

@@ -54,10 +54,7 @@ impl Address {
         };
         // As in Go, a port without a host is on this machine.
         let host = if host.is_empty() { "localhost" } else { host };
-        Ok(Self::Tcp {
-            host: host.to_owned(),
-            port,
-        })
+        Ok(Self::Tcp { host: host.to_owned(), port })
     }
 }
 
@@ -73,10 +70,7 @@ impl fmt::Display for Address {
 
 /// The host, without brackets, and the port if there is one; `None` if a colon is ambiguous.
 fn split(target: &str) -> Option<(&str, Option<&str>)> {
-    if let Some((host, rest)) = target
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once(']'))
-    {
+    if let Some((host, rest)) = target.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         return if rest.is_empty() {
             Some((host, None))
         } else {

@@ -36,12 +36,7 @@ impl Entries {
             rest = behind;
             Some(part)
         };
-        std::iter::from_fn(move || {
-            Some(Entry {
-                key: part()?,
-                value: part()?,
-            })
-        })
+        std::iter::from_fn(move || Some(Entry { key: part()?, value: part()? }))
     }
 }
 

@@ -87,12 +87,7 @@ impl Sketch {
         if self.tracked.len() < TOP_KEYS_MAX {
             let mut entries = Entries::default();
             set(&mut entries);
-            self.tracked.push(Tracked {
-                hash,
-                entries,
-                counts,
-                rank: weight,
-            });
+            self.tracked.push(Tracked { hash, entries, counts, rank: weight });
             self.insert(hash, self.tracked.len() - 1);
             return Added::New;
         }
@@ -138,9 +133,7 @@ impl Sketch {
         if rank <= self.least_rank {
             return None;
         }
-        let least = ranks()
-            .enumerate()
-            .filter(|(_, rank)| *rank == self.least_rank);
+        let least = ranks().enumerate().filter(|(_, rank)| *rank == self.least_rank);
         self.least.extend(least.map(|(at, _)| at));
         self.least.pop()
     }
@@ -166,8 +159,7 @@ impl Sketch {
 
     fn insert(&mut self, hash: u64, at: usize) {
         let tracked = &self.tracked;
-        self.index
-            .insert_unique(hash, at, |&other| tracked[other].hash);
+        self.index.insert_unique(hash, at, |&other| tracked[other].hash);
     }
 }
 
@@ -189,20 +181,11 @@ mod tests {
     use crate::rules::Entry;
 
     fn add(sketch: &mut Sketch, hasher: &DefaultHashBuilder, key: u64, hits: u64) -> Added {
-        let counts = HitCounts {
-            hits,
-            over_limit: 0,
-        };
+        let counts = HitCounts { hits, over_limit: 0 };
         let name = key.to_string();
-        sketch.add(
-            hasher.hash_one(key),
-            hits,
-            counts,
-            Capacity::Free,
-            |entries| {
-                entries.set(std::iter::once(Entry::new("user", &name)));
-            },
-        )
+        sketch.add(hasher.hash_one(key), hits, counts, Capacity::Free, |entries| {
+            entries.set(std::iter::once(Entry::new("user", &name)));
+        })
     }
 
     /// Hits by value.
@@ -257,10 +240,7 @@ mod tests {
         let (mut sketch, hasher) = (Sketch::default(), DefaultHashBuilder::default());
         let mut replaced = 0;
         for key in 0..100_000_u64 {
-            let counts = HitCounts {
-                hits: 1,
-                over_limit: 0,
-            };
+            let counts = HitCounts { hits: 1, over_limit: 0 };
             sketch.add(hasher.hash_one(key), 1, counts, Capacity::Free, |_| {
                 replaced += 1;
             });
@@ -272,10 +252,7 @@ mod tests {
     fn at_the_bound_only_tracked_keys_are_counted() {
         let (mut sketch, hasher) = (Sketch::default(), DefaultHashBuilder::default());
         assert_eq!(add(&mut sketch, &hasher, 1, 1), Added::New);
-        let counts = HitCounts {
-            hits: 2,
-            over_limit: 2,
-        };
+        let counts = HitCounts { hits: 2, over_limit: 2 };
         for (key, expected) in [(1, Added::Same), (2, Added::Left)] {
             let added = sketch.add(hasher.hash_one(key), 2, counts, Capacity::Full, |_| ());
             assert_eq!(added, expected);

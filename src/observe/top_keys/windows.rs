@@ -102,10 +102,7 @@ impl Windows {
             let slots = &mut self.0[window as usize];
             let number = window.number(at);
             if slots.back().is_none_or(|last| last.number < number) {
-                slots.push_back(Slot {
-                    number,
-                    keys: HashMap::new(),
-                });
+                slots.push_back(Slot { number, keys: HashMap::new() });
             }
             let slot = slots.back_mut().expect("there is a last one");
             if let Some(known) = slot.keys.get_mut(&hash) {
@@ -203,10 +200,7 @@ mod tests {
     fn add(windows: &mut Windows, secs: u64, key: u64, hits: u64, over_limit: u64) {
         let mut entries = Entries::default();
         entries.set(std::iter::once(Entry::new("user", &key.to_string())));
-        let key_hits = Counted {
-            entries: entries.into(),
-            counts: HitCounts { hits, over_limit },
-        };
+        let key_hits = Counted { entries: entries.into(), counts: HitCounts { hits, over_limit } };
         assert!(windows.add(at(secs), key, &key_hits, &mut 9_000));
         windows.trim(at(secs));
     }
@@ -253,10 +247,7 @@ mod tests {
             let history = windows.history(key, at(secs))?;
             Some(history.iter().map(|counts| counts.hits).collect::<Vec<_>>())
         };
-        assert_eq!(
-            history(7, 3_600),
-            Some(vec![3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0])
-        );
+        assert_eq!(history(7, 3_600), Some(vec![3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0]));
         assert_eq!(history(7, 3_900).map(|hits| hits[0]), Some(4));
         assert_eq!((history(7, 9_000), history(8, 0)), (None, None));
     }
@@ -273,23 +264,14 @@ mod tests {
         assert_eq!(kept.len(), 2 * TOP_KEYS_MAX);
         kept.sort_by_key(|key| key.counts.hits);
         let hits = |at: usize| kept[at].counts.hits;
-        assert_eq!(
-            (hits(0), hits(99), hits(100), hits(199)),
-            (1_000, 1_099, 1_200, 1_299)
-        );
+        assert_eq!((hits(0), hits(99), hits(100), hits(199)), (1_000, 1_099, 1_200, 1_299));
     }
 
     #[test]
     fn at_the_bound_only_known_keys_are_counted() {
         let mut windows = Windows::default();
         add(&mut windows, 0, 1, 1, 0);
-        let key = Counted {
-            entries: Arc::default(),
-            counts: HitCounts {
-                hits: 5,
-                over_limit: 0,
-            },
-        };
+        let key = Counted { entries: Arc::default(), counts: HitCounts { hits: 5, over_limit: 0 } };
         assert!(windows.add(at(0), 1, &key, &mut 0));
         assert!(!windows.add(at(0), 2, &key, &mut 0));
         assert_eq!(hits(&windows, 0), [6, 6, 6]);
@@ -297,10 +279,7 @@ mod tests {
         let long = "x".repeat(200);
         let mut entries = Entries::default();
         entries.set(std::iter::once(Entry::new("user", &long)));
-        let long = Counted {
-            entries: entries.into(),
-            ..key
-        };
+        let long = Counted { entries: entries.into(), ..key };
         assert!(long.bytes() > SLOT_KEY_BYTES + 200);
         let mut free = Window::ALL.len() * long.bytes();
         assert!(windows.add(at(0), 3, &long, &mut free));

@@ -12,21 +12,11 @@ use crate::rules::{EnforcedShare, FurtherLimit, OnLimit, Rule};
 
 /// Units for a period that is no single unit. Windows and years are left out: 60 days are 60 days,
 /// not two months.
-const UNITS_OF_MULTIPLES: [Unit; 5] = [
-    Unit::Week,
-    Unit::Day,
-    Unit::Hour,
-    Unit::Minute,
-    Unit::Second,
-];
+const UNITS_OF_MULTIPLES: [Unit; 5] =
+    [Unit::Week, Unit::Day, Unit::Hour, Unit::Minute, Unit::Second];
 /// Units of a duration as rules files write it.
-const DURATION_UNITS: [(u64, &str); 5] = [
-    (3_600_000_000, "h"),
-    (60_000_000, "m"),
-    (1_000_000, "s"),
-    (1_000, "ms"),
-    (1, "us"),
-];
+const DURATION_UNITS: [(u64, &str); 5] =
+    [(3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms"), (1, "us")];
 
 /// The options in force that apply to the limits of a rule.
 pub(super) fn options(node: &Node, rule: &Rule) -> Vec<(&'static str, Value)> {
@@ -142,11 +132,8 @@ fn further(further: &FurtherLimit) -> Value {
 }
 
 fn warn_at(warn_at: &WarnAt) -> Option<(&'static str, Value)> {
-    let percents: Vec<String> = warn_at
-        .percents()
-        .iter()
-        .map(|percent| format!("{percent}%"))
-        .collect();
+    let percents: Vec<String> =
+        warn_at.percents().iter().map(|percent| format!("{percent}%")).collect();
     match &percents[..] {
         [] => None,
         [percent] => Some(("warn_at", percent.as_str().into())),
@@ -156,12 +143,7 @@ fn warn_at(warn_at: &WarnAt) -> Option<(&'static str, Value)> {
 
 fn calendar_json(calendar: &Calendar) -> Value {
     let spec = &calendar.spec;
-    let CalendarSpec {
-        time_zone,
-        first_weekday,
-        first_day,
-        at: (hour, minute),
-    } = spec;
+    let CalendarSpec { time_zone, first_weekday, first_day, at: (hour, minute) } = spec;
     if *spec == CalendarSpec::of(time_zone.clone()) {
         return (**time_zone).into();
     }
@@ -183,9 +165,7 @@ pub(super) fn period_in_units(limit: &Limit) -> Option<(Unit, u64)> {
     }
     let period = limit.period.as_micros();
     let unit = limit.unit().or_else(|| {
-        UNITS_OF_MULTIPLES
-            .into_iter()
-            .find(|unit| period.is_multiple_of(unit.span().as_micros()))
+        UNITS_OF_MULTIPLES.into_iter().find(|unit| period.is_multiple_of(unit.span().as_micros()))
     })?;
     Some((unit, period / unit.span().as_micros()))
 }

@@ -84,15 +84,10 @@ fn json_has_every_descriptor_in_file_order_and_the_complete_limit() {
     let json: Value = serde_json::from_str(&rules_of(EVERYTHING).dump_json(OnStoreError::Allow))
         .expect("it is JSON");
     let domain = &json["domains"][0];
-    assert_eq!(
-        (&domain["domain"], &domain["all_or_nothing"]),
-        (&json!("d"), &json!(false))
-    );
+    assert_eq!((&domain["domain"], &domain["all_or_nothing"]), (&json!("d"), &json!(false)));
     let descriptors = domain["descriptors"].as_array().expect("a list");
-    let paths: Vec<&str> = descriptors
-        .iter()
-        .filter_map(|descriptor| descriptor["path"].as_str())
-        .collect();
+    let paths: Vec<&str> =
+        descriptors.iter().filter_map(|descriptor| descriptor["path"].as_str()).collect();
     let expected = [
         "plain",
         "free",
@@ -116,10 +111,7 @@ fn json_has_every_descriptor_in_file_order_and_the_complete_limit() {
     assert_eq!(paths, expected.map(|path| format!("d.{path}")));
 
     let limit = |path: &str| {
-        &descriptors[paths
-            .iter()
-            .position(|known| *known == path)
-            .expect("it is listed")]["limit"]
+        &descriptors[paths.iter().position(|known| *known == path).expect("it is listed")]["limit"]
     };
     let common = |line: u32| {
         json!({"source": {"file": "rules.yaml", "line": line, "column": 5}, "name": "", "replaces": [], "unlimited": false,
@@ -153,23 +145,11 @@ fn json_has_every_descriptor_in_file_order_and_the_complete_limit() {
 
     let free = limit("d.free");
     assert_eq!(
-        (
-            &free["unlimited"],
-            &free["requests_per_unit"],
-            &free["algorithm"]
-        ),
+        (&free["unlimited"], &free["requests_per_unit"], &free["algorithm"]),
         (&json!(true), &Value::Null, &Value::Null)
     );
-    let (around, within) = (
-        &descriptors[descriptors.len() - 2],
-        &descriptors[descriptors.len() - 1],
-    );
-    assert_eq!(
-        (&around["limit"], &around["share_threshold"]),
-        (&Value::Null, &json!(true))
-    );
-    assert_eq!(
-        within["entries"],
-        json!([{"key": "path", "value": "/a/*"}, {"key": "id"}])
-    );
+    let (around, within) =
+        (&descriptors[descriptors.len() - 2], &descriptors[descriptors.len() - 1]);
+    assert_eq!((&around["limit"], &around["share_threshold"]), (&Value::Null, &json!(true)));
+    assert_eq!(within["entries"], json!([{"key": "path", "value": "/a/*"}, {"key": "id"}]));
 }

@@ -59,14 +59,7 @@ mod tests {
 
     #[test]
     fn only_files_directly_in_the_folder_can_be_named() {
-        for valid in [
-            "shop.yaml",
-            "rules",
-            "a b",
-            "x..y",
-            "\u{fc}.yml",
-            "test.yaml",
-        ] {
+        for valid in ["shop.yaml", "rules", "a b", "x..y", "\u{fc}.yml", "test.yaml"] {
             assert_eq!(FileName::new(valid).map(|name| name.0), Ok(valid.into()));
         }
         let long = "n".repeat(NAME_BYTES_MAX + 1);

@@ -101,9 +101,8 @@ mod tests {
                 EditError::Unwritable(reason) => Some(reason),
                 _ => None,
             };
-            let named = reason
-                .as_ref()
-                .map(|reason| expected.is_some_and(|text| reason.contains(text)));
+            let named =
+                reason.as_ref().map(|reason| expected.is_some_and(|text| reason.contains(text)));
             assert_eq!(named, expected.map(|_| true), "{errno}: {reason:?}");
         }
     }

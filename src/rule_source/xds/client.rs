@@ -103,10 +103,8 @@ impl Client {
                 "tollgate_xds_connected",
                 "1 while there is a connection to the xDS server.",
             ),
-            streams: metrics.counter(
-                "tollgate_xds_streams_total",
-                "Streams opened to the xDS server.",
-            ),
+            streams: metrics
+                .counter("tollgate_xds_streams_total", "Streams opened to the xDS server."),
             refresh: Arc::default(),
             overlay_changed: Arc::default(),
             logged: None,
@@ -189,9 +187,7 @@ impl Client {
             *has_delivered |= reply.is_news;
             let request = self.request(nonce, reply.error);
             // It replaces a delayed reply to an older response.
-            delayed = reply
-                .delay
-                .map(|delay| (request.clone(), Instant::now() + delay));
+            delayed = reply.delay.map(|delay| (request.clone(), Instant::now() + delay));
             if delayed.is_none() {
                 stream.send(request).await;
             }
@@ -206,10 +202,7 @@ impl Client {
             resource_names: Vec::new(),
             type_url: TYPE_URL.to_owned(),
             response_nonce: nonce,
-            error_detail: error.map(|message| rpc::Status {
-                message,
-                ..rpc::Status::default()
-            }),
+            error_detail: error.map(|message| rpc::Status { message, ..rpc::Status::default() }),
         }
     }
 

@@ -44,9 +44,7 @@ impl Decoder for ResponseDecoder {
 
     fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
         let response = response(message);
-        response
-            .map(Some)
-            .map_err(|error| Status::internal(error.to_string()))
+        response.map(Some).map_err(|error| Status::internal(error.to_string()))
     }
 }
 

@@ -57,17 +57,12 @@ impl Resource {
         let any = Any::decode(resource)
             .map_err(|error| format!("a resource cannot be decoded: {error}"))?;
         if any.type_url != TYPE_URL {
-            return Err(format!(
-                "a resource has type {}; expected {TYPE_URL}",
-                any.type_url
-            ));
+            return Err(format!("a resource has type {}; expected {TYPE_URL}", any.type_url));
         }
         let named = |problem: String| match Head::decode(&*any.value) {
-            Ok(Head { name, domain }) => format!(
-                "resource {:?} of domain {:?} {problem}",
-                Text(&name),
-                Text(&domain)
-            ),
+            Ok(Head { name, domain }) => {
+                format!("resource {:?} of domain {:?} {problem}", Text(&name), Text(&domain))
+            }
             Err(_) => format!("a resource {problem}"),
         };
         let undecodable = |error: DecodeError| named(format!("cannot be decoded: {error}"));
@@ -80,14 +75,7 @@ impl Resource {
         })?;
         let config = RateLimitConfig::decode(&*any.value).map_err(undecodable)?;
         let name: Arc<str> = Text(&config.name).shown().into();
-        Ok(Self {
-            source: Source {
-                name: name.clone(),
-                path: name,
-                text: "".into(),
-            },
-            config,
-        })
+        Ok(Self { source: Source { name: name.clone(), path: name, text: "".into() }, config })
     }
 
     /// The canonical encoding, since servers encode maps in any order.
@@ -125,10 +113,7 @@ fn text(field: &str, bytes: &[u8], findings: &mut SourceFindings<'_>) -> String 
 }
 
 fn located(field: &str, bytes: &[u8], findings: &mut SourceFindings<'_>) -> Located<String> {
-    Located {
-        value: text(field, bytes, findings),
-        location: Location::default(),
-    }
+    Located { value: text(field, bytes, findings), location: Location::default() }
 }
 
 impl Level for Descriptors<'_> {
@@ -176,16 +161,11 @@ fn descriptor<'r>(
 
 fn rate_limit(policy: &RateLimitPolicy, findings: &mut SourceFindings<'_>) -> RateLimitSpec {
     // An unknown number appears in the error as it was sent.
-    let unit = RateLimitUnit::try_from(policy.unit).map_or_else(
-        |_| policy.unit.to_string(),
-        |unit| unit.as_str_name().to_owned(),
-    );
+    let unit = RateLimitUnit::try_from(policy.unit)
+        .map_or_else(|_| policy.unit.to_string(), |unit| unit.as_str_name().to_owned());
     let replaces = policy.replaces.iter();
     RateLimitSpec {
-        unit: Located {
-            value: unit,
-            location: Location::default(),
-        },
+        unit: Located { value: unit, location: Location::default() },
         requests_per_unit: policy.requests_per_unit,
         unlimited: policy.unlimited,
         name: text("rate_limit.name", &policy.name, findings),

@@ -93,10 +93,7 @@ impl Settings {
             bytes => bytes,
         };
         Ok(XdsOptions {
-            server: Server {
-                address: self.config_grpc_xds_server_url.clone(),
-                tls: self.tls()?,
-            },
+            server: Server { address: self.config_grpc_xds_server_url.clone(), tls: self.tls()? },
             node: Node {
                 id: self.config_grpc_xds_node_id.clone(),
                 metadata: self.config_grpc_xds_node_metadata.clone(),
@@ -160,17 +157,8 @@ impl Settings {
     fn backoff(&self) -> Backoff {
         let initial = Duration::from(self.xds_client_backoff_initial_interval);
         let max = Duration::from(self.xds_client_backoff_max_interval);
-        let jitter = if self.xds_client_backoff_jitter {
-            0.5
-        } else {
-            0.0
-        };
-        Backoff::new(
-            initial,
-            max.max(initial),
-            self.xds_client_backoff_random_factor,
-            jitter,
-        )
+        let jitter = if self.xds_client_backoff_jitter { 0.5 } else { 0.0 };
+        Backoff::new(initial, max.max(initial), self.xds_client_backoff_random_factor, jitter)
     }
 }
 
@@ -181,18 +169,12 @@ fn node_metadata(text: &str) -> Result<Struct, String> {
             .ok_or_else(|| format!("{pair} is not a pair; write key=value,key2=value2"))?;
         Ok((key.trim().to_owned(), value.trim().to_owned().into()))
     };
-    Ok(Struct {
-        fields: text.split(',').map(pair).collect::<Result<_, String>>()?,
-    })
+    Ok(Struct { fields: text.split(',').map(pair).collect::<Result<_, String>>()? })
 }
 
 fn interval(text: &str) -> Result<Span, String> {
     parse::duration(text).and_then(|span| {
-        if span < INTERVAL_MIN {
-            Err("write a time from 1ms".to_owned())
-        } else {
-            Ok(span)
-        }
+        if span < INTERVAL_MIN { Err("write a time from 1ms".to_owned()) } else { Ok(span) }
     })
 }
 

@@ -114,26 +114,18 @@ mod tests {
         let empty = RateLimitConfig::default();
         assert_eq!(decoded_bytes(&empty.encode_to_vec()), Ok(0));
         let replaces = vec![RateLimitReplace::default(); 2];
-        let policy = RateLimitPolicy {
-            replaces,
-            ..RateLimitPolicy::default()
-        };
-        let value = prost_types::Value {
-            kind: Some(prost_types::value::Kind::StringValue("text".into())),
-        };
-        let metadata = prost_types::Struct {
-            fields: [("key".to_owned(), value)].into(),
-        };
+        let policy = RateLimitPolicy { replaces, ..RateLimitPolicy::default() };
+        let value =
+            prost_types::Value { kind: Some(prost_types::value::Kind::StringValue("text".into())) };
+        let metadata = prost_types::Struct { fields: [("key".to_owned(), value)].into() };
         let descriptor = RateLimitDescriptor {
             rate_limit: Some(policy),
             descriptors: vec![RateLimitDescriptor::default()],
             metadata: Some(metadata),
             ..RateLimitDescriptor::default()
         };
-        let config = RateLimitConfig {
-            descriptors: vec![descriptor],
-            ..RateLimitConfig::default()
-        };
+        let config =
+            RateLimitConfig { descriptors: vec![descriptor], ..RateLimitConfig::default() };
         let expected = 2 * size_of::<RateLimitDescriptor>()
             + size_of::<RateLimitPolicy>()
             + 2 * size_of::<RateLimitReplace>()

@@ -100,10 +100,7 @@ impl Stream {
         let path = PathAndQuery::from_static(METHOD);
         let responses = client.streaming(request, path, ResponseCodec).await;
         let responses = responses.map_err(|status| described(&status))?.into_inner();
-        Ok(Self {
-            responses,
-            requests,
-        })
+        Ok(Self { responses, requests })
     }
 
     /// Sends a request. Where that fails, `responses` say why.
@@ -115,11 +112,7 @@ impl Stream {
 /// A status with its causes.
 pub(crate) fn described(status: &Status) -> anyhow::Error {
     let text = anyhow::anyhow!("{:?}: {}", status.code(), status.message());
-    if status.source().is_some() {
-        text.context(causes(status))
-    } else {
-        text
-    }
+    if status.source().is_some() { text.context(causes(status)) } else { text }
 }
 
 /// The causes of an error of tonic, whose own text is generic.

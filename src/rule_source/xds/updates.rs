@@ -102,10 +102,7 @@ impl Updates {
         if published.is_ok() {
             self.accepted_version = response.version_info;
         }
-        let error = published
-            .as_ref()
-            .err()
-            .map(|errors| truncated(errors.join("\n")));
+        let error = published.as_ref().err().map(|errors| truncated(errors.join("\n")));
         let reply = Reply {
             delay: (!is_new && error.is_some()).then(|| self.nack_backoff.pause()),
             is_news: is_new && error.is_none(),

@@ -44,12 +44,7 @@ impl<'r> Matched<'r> {
             }
             None => (found, None),
         };
-        Ok(Self {
-            found,
-            rule,
-            stated,
-            hops,
-        })
+        Ok(Self { found, rule, stated, hops })
     }
 
     /// `None` if nothing is counted by a limit of its own.
@@ -102,9 +97,8 @@ fn match_override<'r>(
         ))
     })?;
     let rule = rule.filter(|rule| rule.override_terms.is_some());
-    let terms = rule
-        .and_then(|rule| rule.override_terms.as_deref())
-        .unwrap_or(&domain.override_terms);
+    let terms =
+        rule.and_then(|rule| rule.override_terms.as_deref()).unwrap_or(&domain.override_terms);
     let limit = terms
         .with_rate(requests.into(), unit)
         .map_err(|error| InvalidRequest(format!("descriptors[{index}].limit: {error}")))?;

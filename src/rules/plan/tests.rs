@@ -41,16 +41,9 @@ fn planned<T>(
     look: impl FnOnce(Result<Plan<'_>, InvalidRequest>) -> T,
 ) -> T {
     let descriptors = descriptors.iter().map(|text| {
-        Descriptor::new(
-            text.split(',')
-                .map(|entry| Entry::parse(entry).expect("it has a key")),
-        )
+        Descriptor::new(text.split(',').map(|entry| Entry::parse(entry).expect("it has a key")))
     });
-    let mut query = Query {
-        domain: b"d",
-        descriptors: descriptors.collect(),
-        ..Query::default()
-    };
+    let mut query = Query { domain: b"d", descriptors: descriptors.collect(), ..Query::default() };
     change(&mut query);
     look(plan(&rules_of(RULES), &query, modes, NOW))
 }
@@ -62,9 +55,7 @@ fn is_all_or_nothing(request: &CheckRequest) -> bool {
 
 /// The ask of a plan.
 fn asked(descriptors: &[&str], modes: Modes, change: impl FnOnce(&mut Query<'_>)) -> CheckRequest {
-    planned(descriptors, modes, change, |plan| {
-        plan.expect("it can be counted").request
-    })
+    planned(descriptors, modes, change, |plan| plan.expect("it can be counted").request)
 }
 
 #[test]
@@ -77,52 +68,24 @@ fn a_slot_is_booked_for_hits_of_a_queue_while_the_caller_waits_and_nobody_is_in_
     assert_eq!(booked("queue=1", usual, |_| {}), MAX_WAIT);
     assert_eq!(booked("quota=1", usual, |_| {}), MAX_WAIT);
     assert_eq!(
-        booked("queue=1", usual, |query| query.deadline =
-            Some(NOW.plus(Span::from_secs(1)))),
+        booked("queue=1", usual, |query| query.deadline = Some(NOW.plus(Span::from_secs(1)))),
         MAX_WAIT
     );
     assert_eq!(
-        booked("queue=1", usual, |query| query.deadline =
-            Some(NOW.plus(Span::from_micros(7)))),
+        booked("queue=1", usual, |query| query.deadline = Some(NOW.plus(Span::from_micros(7)))),
         Span::from_micros(7)
     );
     assert_eq!(
-        booked("queue=1", usual, |query| query.deadline =
-            Some(Time::default())),
+        booked("queue=1", usual, |query| query.deadline = Some(Time::default())),
         Span::ZERO
     );
+    assert_eq!(booked("queue=1", usual, |query| query.descriptors[0].hits = Hits::Peek), MAX_WAIT);
     assert_eq!(
-        booked("queue=1", usual, |query| query.descriptors[0].hits =
-            Hits::Peek),
+        booked("queue=1", usual, |query| query.descriptors[0].hits = Hits::Refund(1)),
         MAX_WAIT
     );
-    assert_eq!(
-        booked("queue=1", usual, |query| query.descriptors[0].hits =
-            Hits::Refund(1)),
-        MAX_WAIT
-    );
-    assert_eq!(
-        booked(
-            "queue=1",
-            Modes {
-                shadow: true,
-                ..usual
-            },
-            |_| {}
-        ),
-        Span::ZERO
-    );
-    assert_eq!(
-        booked(
-            "queue=1",
-            Modes {
-                quota: true,
-                ..usual
-            },
-            |_| {}
-        ),
-        MAX_WAIT
-    );
+    assert_eq!(booked("queue=1", Modes { shadow: true, ..usual }, |_| {}), Span::ZERO);
+    assert_eq!(booked("queue=1", Modes { quota: true, ..usual }, |_| {}), MAX_WAIT);
     for key in ["shadow=1", "reject=1", "degrade=1"] {
         assert_eq!(booked(key, usual, |_| {}), Span::ZERO, "{key}");
     }
@@ -135,50 +98,22 @@ fn a_slot_is_booked_for_hits_of_a_queue_while_the_caller_waits_and_nobody_is_in_
 fn what_rejects_or_queues_has_a_veto_and_what_degrades_has_none() {
     let vetoes = |modes: Modes| {
         let request = asked(
-            &[
-                "reject=1",
-                "queue=1",
-                "shadow=1",
-                "quota=1",
-                "degrade=1",
-                "api=1,id=1",
-            ],
+            &["reject=1", "queue=1", "shadow=1", "quota=1", "degrade=1", "api=1,id=1"],
             modes,
             |_| {},
         );
-        request
-            .checks
-            .iter()
-            .map(|check| check.enforcing)
-            .collect::<Vec<_>>()
+        request.checks.iter().map(|check| check.enforcing).collect::<Vec<_>>()
     };
-    assert_eq!(
-        vetoes(Modes::default()),
-        [true, true, false, false, false, true]
-    );
-    assert_eq!(
-        vetoes(Modes {
-            shadow: true,
-            ..Modes::default()
-        }),
-        [false; 6]
-    );
-    assert_eq!(
-        vetoes(Modes {
-            quota: true,
-            ..Modes::default()
-        }),
-        [false; 6]
-    );
+    assert_eq!(vetoes(Modes::default()), [true, true, false, false, false, true]);
+    assert_eq!(vetoes(Modes { shadow: true, ..Modes::default() }), [false; 6]);
+    assert_eq!(vetoes(Modes { quota: true, ..Modes::default() }), [false; 6]);
 }
 
 #[test]
 fn a_holder_is_one_whatever_the_call_costs() {
-    for (sent, planned) in [
-        (Hits::Add(9), Hits::Add(1)),
-        (Hits::Refund(9), Hits::Refund(1)),
-        (Hits::Peek, Hits::Peek),
-    ] {
+    for (sent, planned) in
+        [(Hits::Add(9), Hits::Add(1)), (Hits::Refund(9), Hits::Refund(1)), (Hits::Peek, Hits::Peek)]
+    {
         let request = asked(&["api=pay,id=ann"], Modes::default(), |query| {
             query.descriptors[0].hits = sent;
         });
@@ -187,10 +122,7 @@ fn a_holder_is_one_whatever_the_call_costs() {
             (planned, Some(&b"ann"[..]))
         );
     }
-    assert_eq!(
-        asked(&["reject=1"], Modes::default(), |_| {}).checks[0].holder,
-        None
-    );
+    assert_eq!(asked(&["reject=1"], Modes::default(), |_| {}).checks[0].holder, None);
 }
 
 #[test]
@@ -206,9 +138,7 @@ fn a_holder_without_a_name_is_refused_where_it_would_be_counted() {
         "descriptors[1] has no value for id, which names the holder of a slot; send one that no other request has"
     );
     assert_eq!(
-        asked(&["other=o", "gone=1,id="], Modes::default(), |_| {})
-            .checks
-            .len(),
+        asked(&["other=o", "gone=1,id="], Modes::default(), |_| {}).checks.len(),
         0,
         "its rule is replaced"
     );
@@ -235,19 +165,12 @@ fn checks_of_a_leased_rule_may_use_leases_and_drop_over_limit_hits() {
             query.descriptors[0].limit = limit;
         });
         let check = &request.checks[0];
-        assert_eq!(
-            check.lease.is_some(),
-            check.limit.over_limit_hits == OverLimitHits::Drop
-        );
+        assert_eq!(check.lease.is_some(), check.limit.over_limit_hits == OverLimitHits::Drop);
         // A `lease` of the domain without `consistency` is for holders.
         check.lease.as_ref().map(|lease| lease.lifetime)
     };
     let stated = |requests_per_unit| {
-        Some(Override {
-            requests_per_unit,
-            unit: Some(Unit::Minute),
-            wire_unit: 2,
-        })
+        Some(Override { requests_per_unit, unit: Some(Unit::Minute), wire_unit: 2 })
     };
     assert_eq!(leased(None), Some(None));
     assert_eq!(leased(stated(500)), Some(None));
@@ -258,12 +181,9 @@ fn checks_of_a_leased_rule_may_use_leases_and_drop_over_limit_hits() {
 
 #[test]
 fn what_a_soft_limit_admits_is_charged() {
-    for (key, is_soft) in [
-        ("shadow=1", true),
-        ("quota=1", true),
-        ("degrade=1", true),
-        ("reject=1", false),
-    ] {
+    for (key, is_soft) in
+        [("shadow=1", true), ("quota=1", true), ("degrade=1", true), ("reject=1", false)]
+    {
         let request = asked(&[key], Modes::default(), |_| {});
         let check = &request.checks[0];
         assert_eq!(check.settles, is_soft, "{key}");
@@ -304,12 +224,8 @@ fn chain(entries: &str, limit: Option<(u32, Unit, i32)>) -> Vec<Check> {
 
 #[test]
 fn in_a_chain_soft_levels_and_settlements_are_charged_over_limit() {
-    let settles = |entries| -> Vec<bool> {
-        chain(entries, None)
-            .iter()
-            .map(|check| check.settles)
-            .collect()
-    };
+    let settles =
+        |entries| -> Vec<bool> { chain(entries, None).iter().map(|check| check.settles).collect() };
     assert_eq!(settles("org=o,user=x"), [true, false]);
     assert_eq!(settles("org=o,phase=x"), [true]);
     assert_eq!(settles("team=o,user=x"), [false, false]);

@@ -159,24 +159,16 @@ impl RuleStats {
 
     /// Stores the usage that a verdict at `now` states. Meaningful for a rule with one counter.
     pub(crate) fn set_usage(&self, verdict: &Verdict, now: Time) {
-        let reset = now
-            .plus(verdict.reset_after)
-            .as_micros()
-            .div_ceil(1_000_000);
+        let reset = now.plus(verdict.reset_after).as_micros().div_ceil(1_000_000);
         let half = |number: u64| number.min(u64::from(u32::MAX));
-        self.usage
-            .store(half(verdict.used) << 32 | half(reset), Relaxed);
+        self.usage.store(half(verdict.used) << 32 | half(reset), Relaxed);
     }
 
     /// Hits in use as of the last verdict; 0 once the counter is unused again.
     pub(crate) fn used(&self, now: Time) -> u64 {
         let usage = self.usage.load(Relaxed);
         let reset_micros = (usage & u64::from(u32::MAX)) * 1_000_000;
-        if now.as_micros() < reset_micros {
-            usage >> 32
-        } else {
-            0
-        }
+        if now.as_micros() < reset_micros { usage >> 32 } else { 0 }
     }
 
     pub(super) fn add(&self, count: Count, hits: u64) {
@@ -245,11 +237,7 @@ impl LimitStats {
     /// Hits in use as of the last verdict; 0 once the counter is unused again.
     pub(crate) fn used(&self, now: Time) -> u64 {
         let is_in_use = now.as_micros() / MICROS_PER_SECOND < self.resets_at.load(Relaxed);
-        if is_in_use {
-            self.used.load(Relaxed)
-        } else {
-            0
-        }
+        if is_in_use { self.used.load(Relaxed) } else { 0 }
     }
 
     /// Counts that hits have crossed a threshold.

@@ -44,12 +44,7 @@ impl RuleGauges {
             "tollgate_rule_gauges_left_out",
             "Rules without their gauges, such as tollgate_rule_limit, on this page because rule_gauges_max was reached.",
         );
-        Self {
-            rules,
-            clock,
-            rules_max,
-            left_out,
-        }
+        Self { rules, clock, rules_max, left_out }
     }
 }
 
@@ -64,11 +59,8 @@ impl Source for RuleGauges {
                     return;
                 };
                 let lease_bound = rule.lease.as_ref().and(rule.limit()).map(Limit::held_max);
-                let limits = if has_one_counter(nodes, rule) {
-                    limits(rule, now)
-                } else {
-                    Vec::new()
-                };
+                let limits =
+                    if has_one_counter(nodes, rule) { limits(rule, now) } else { Vec::new() };
                 if limits.is_empty() && lease_bound.is_none() {
                     return;
                 }

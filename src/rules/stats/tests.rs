@@ -42,20 +42,11 @@ fn counts_of(requests: u64, hits: u64, used: u64, over: bool) -> [u64; 4] {
     let stats = RuleStats::default();
     let limit =
         Limit::new(&Terms::new(requests, Unit::Hour, Algorithm::FixedWindow)).expect("a limit");
-    let verdict = Verdict {
-        over,
-        used,
-        ..Verdict::default()
-    };
+    let verdict = Verdict { over, used, ..Verdict::default() };
     let check = Check::new(Key::default(), limit, Hits::Add(hits));
     stats.record(&check, &verdict, Disposition::Nothing, 0.8);
-    [
-        Count::TotalHits,
-        Count::OverLimit,
-        Count::NearLimit,
-        Count::WithinLimit,
-    ]
-    .map(|count| stats.get(count))
+    [Count::TotalHits, Count::OverLimit, Count::NearLimit, Count::WithinLimit]
+        .map(|count| stats.get(count))
 }
 
 #[test]
@@ -97,12 +88,8 @@ fn names_from_clients_are_bounded_in_bytes() {
     table.domain_not_found(&"y".repeat(SERIES_NAME_BYTES_MAX + 1), 1);
     assert_eq!(table.overflows.get(), 3, "it is too long itself");
     let names = table.names.read();
-    let bytes: usize = names
-        .of_clients
-        .keys()
-        .chain(names.unknown_domains.keys())
-        .map(|name| name.len())
-        .sum();
+    let bytes: usize =
+        names.of_clients.keys().chain(names.unknown_domains.keys()).map(|name| name.len()).sum();
     assert_eq!(names.client_bytes, bytes - OTHER.len());
     assert!(names.client_bytes <= SERIES_NAMES_BYTES_MAX);
 }
@@ -113,10 +100,7 @@ fn names_from_clients_are_values_of_labels() {
     let table = StatsTable::new(METRIC_SERIES_MAX, &metrics);
     let mine = r#"a "quoted" name"#;
     table.domain_not_found(mine, 2);
-    for stats in [
-        table.of_client("d", &format!("d.{mine}")),
-        table.of_rule("d.key"),
-    ] {
+    for stats in [table.of_client("d", &format!("d.{mine}")), table.of_rule("d.key")] {
         stats.add(Count::TotalHits, 1);
         stats.add(Count::OverLimitWithLocalCache, 1);
         stats.add(Count::Refunded, 1);
@@ -132,10 +116,8 @@ fn names_from_clients_are_values_of_labels() {
     ] {
         assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
     }
-    let families = page
-        .lines()
-        .filter(|line| line.starts_with("# TYPE") && line.contains("quoted"))
-        .count();
+    let families =
+        page.lines().filter(|line| line.starts_with("# TYPE") && line.contains("quoted")).count();
     assert_eq!(families, 0, "{page}");
 }
 
@@ -149,12 +131,7 @@ fn hits_taken_ahead_are_exposed_once_there_are_some() {
     hits.add(LeaseEvent::Used, 5);
     hits.add(LeaseEvent::GivenBack, 3);
     let page = metrics.page();
-    for (event, count) in [
-        ("taken", 9),
-        ("used", 5),
-        ("given_back", 3),
-        ("stranded", 0),
-    ] {
+    for (event, count) in [("taken", 9), ("used", 5), ("given_back", 3), ("stranded", 0)] {
         let line = format!(
             r#"tollgate_rule_lease_hits_total{{domain="d",key1="key",key2="sub",event="{event}"}} {count}"#
         );
@@ -171,17 +148,10 @@ fn usage_is_that_of_the_last_verdict_until_its_counter_is_unused() {
     let at = |millis: u64| Time::from_micros(1_700_000_000_000_000 + millis * 1_000);
     assert_eq!(stats.used(at(0)), 0);
     for (used, shown) in [(3, 3), (7, 7), (u64::MAX, u64::from(u32::MAX)), (2, 2)] {
-        let verdict = Verdict {
-            used,
-            reset_after: Span::from_micros(2_000_000),
-            ..Verdict::default()
-        };
+        let verdict =
+            Verdict { used, reset_after: Span::from_micros(2_000_000), ..Verdict::default() };
         stats.set_usage(&verdict, at(500));
         assert_eq!(stats.used(at(2_499)), shown);
-        assert_eq!(
-            stats.used(at(3_000)),
-            0,
-            "a second is the unit of the reset"
-        );
+        assert_eq!(stats.used(at(3_000)), 0, "a second is the unit of the reset");
     }
 }

@@ -9,10 +9,7 @@ use crate::base::time::Time;
 /// The most memory of a counter, without the heap of its state: 48 bytes of entry, a quarter more
 /// after the vector has grown, and two slots of the index.
 pub const ENTRY_BYTES: usize = 72;
-const _: () = assert!(
-    size_of::<Entry>() == 48,
-    "ENTRY_BYTES is derived from this size"
-);
+const _: () = assert!(size_of::<Entry>() == 48, "ENTRY_BYTES is derived from this size");
 /// Counters that a sweep examines under one lock: a few µs.
 const SWEEP_STEP: usize = 1_024;
 
@@ -90,22 +87,14 @@ impl Shard {
         }
         self.heap_bytes += heap_bytes;
         // Evictions move entries.
-        let known = if evicted == 0 {
-            known
-        } else {
-            self.find(fingerprint)
-        };
+        let known = if evicted == 0 { known } else { self.find(fingerprint) };
         match known {
             Some(at) => {
                 let entry = &mut self.entries[at];
                 entry.counter = counter;
                 entry.expires = expires;
             }
-            None => self.push(Entry {
-                fingerprint,
-                counter,
-                expires,
-            }),
+            None => self.push(Entry { fingerprint, counter, expires }),
         }
         SetEffect { added, evicted }
     }
@@ -142,9 +131,9 @@ impl Shard {
     }
 
     fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
-        let found = self.index.find(fingerprint.0, |&at| {
-            self.entries[at as usize].fingerprint == fingerprint
-        });
+        let found = self
+            .index
+            .find(fingerprint.0, |&at| self.entries[at as usize].fingerprint == fingerprint);
         found.map(|&at| at as usize)
     }
 
@@ -160,9 +149,8 @@ impl Shard {
         let (at, hash) = (self.entries.len(), entry.fingerprint.0);
         self.entries.push(entry);
         let entries = &self.entries;
-        self.index.insert_unique(hash, index_of(at), |&other| {
-            entries[other as usize].fingerprint.0
-        });
+        self.index
+            .insert_unique(hash, index_of(at), |&other| entries[other as usize].fingerprint.0);
     }
 
     /// The index of the counter to evict: the closest to its reset among a few random ones, never
@@ -205,8 +193,7 @@ impl Shard {
         if self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
             let entries = &self.entries;
-            self.index
-                .shrink_to(entries.len() * 2, |&at| entries[at as usize].fingerprint.0);
+            self.index.shrink_to(entries.len() * 2, |&at| entries[at as usize].fingerprint.0);
         }
     }
 }

@@ -87,10 +87,7 @@ impl<'s> NodeOutcome<'s> {
 impl RedisClient {
     /// A client for the worker that this is called on. It starts to connect to all known servers.
     pub(crate) fn new(shared: Arc<Redis>) -> Self {
-        Self {
-            batchers: Batchers::start(&shared),
-            shared,
-        }
+        Self { batchers: Batchers::start(&shared), shared }
     }
 
     /// Decides every check of a request, in order, before its deadline and within STORE_TIMEOUT.
@@ -200,19 +197,11 @@ impl RedisClient {
         while !batches.is_empty() {
             if batches.iter().any(is_split) {
                 // Some of the keys have moved to another node: no one call has all of a group.
-                let left: Vec<usize> = batches
-                    .iter()
-                    .flat_map(|batch| &batch.indices[..])
-                    .copied()
-                    .collect();
-                let checks: Vec<Check> = left
-                    .iter()
-                    .map(|&index| request.checks[index].clone())
-                    .collect();
-                let rest = Request {
-                    checks: &checks,
-                    ..*request
-                };
+                let left: Vec<usize> =
+                    batches.iter().flat_map(|batch| &batch.indices[..]).copied().collect();
+                let checks: Vec<Check> =
+                    left.iter().map(|&index| request.checks[index].clone()).collect();
+                let rest = Request { checks: &checks, ..*request };
                 let decided = Box::pin(self.try_and_charge(&rest)).await;
                 for (index, decision) in left.into_iter().zip(decided) {
                     decisions[index] = decision;
@@ -278,10 +267,7 @@ impl RedisClient {
         let left = Duration::from(left);
         let sent = batcher.send(checks, request.mode, left).await;
         sent.map_err(|failed| match failed.error {
-            StoreError::TimedOut => CheckError {
-                error: late(),
-                ..failed
-            },
+            StoreError::TimedOut => CheckError { error: late(), ..failed },
             _ => failed,
         })
     }

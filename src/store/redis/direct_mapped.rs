@@ -26,9 +26,7 @@ impl<const N: usize> DirectMappedTable<N> {
     pub(crate) fn new(count: usize) -> Self {
         let each = count.div_ceil(SHARDS).max(1);
         Self {
-            shards: (0..SHARDS)
-                .map(|_| Mutex::new(vec![(0, [0; N]); each]))
-                .collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(vec![(0, [0; N]); each])).collect(),
             seed: DefaultHashBuilder::default(),
         }
     }

@@ -15,11 +15,7 @@ use crate::telemetry::metric::{Gauge, Metrics, gauged};
 /// have an expiry, so the `volatile-*` policies evict them as well.
 const REASONS: [[&str; 3]; 2] = [
     ["no_aof", "lost at a restart", "set appendonly yes"],
-    [
-        "eviction",
-        "evicted when memory is full",
-        "set maxmemory-policy noeviction",
-    ],
+    ["eviction", "evicted when memory is full", "set maxmemory-policy noeviction"],
 ];
 
 /// Which of the [`REASONS`] apply to a server.
@@ -51,10 +47,7 @@ impl Durability {
                 &[("reason", reason)],
             )
         };
-        Self {
-            known: Mutex::default(),
-            gauges: REASONS.map(|[reason, ..]| gauge(reason)),
-        }
+        Self { known: Mutex::default(), gauges: REASONS.map(|[reason, ..]| gauge(reason)) }
     }
 
     /// For `/ready` and the console.

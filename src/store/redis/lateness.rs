@@ -19,10 +19,7 @@ pub(crate) struct Lateness {
 
 impl Lateness {
     pub(crate) fn new(store_timeout: Span) -> Self {
-        Self {
-            store_timeout,
-            normal: AtomicU64::new(NORMAL_MIN.as_micros()),
-        }
+        Self { store_timeout, normal: AtomicU64::new(NORMAL_MIN.as_micros()) }
     }
 
     /// Sets the time in which Redis usually answers.

@@ -347,8 +347,5 @@ impl Entry {
 }
 
 fn decided(verdict: Verdict) -> Ahead {
-    Ahead::Decided(Verdict {
-        source: Source::Lease,
-        ..verdict
-    })
+    Ahead::Decided(Verdict { source: Source::Lease, ..verdict })
 }

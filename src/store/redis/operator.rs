@@ -37,13 +37,10 @@ impl RedisClient {
     /// # Errors
     /// Redis gave no verdict.
     pub async fn reset(&self, check: &Check, now: Time) -> Result<(), CheckError> {
-        let deleted = Change::Deleted {
-            key: key_hash(&check.key),
-            at: self.shared.server_now(check),
-        };
+        let deleted =
+            Change::Deleted { key: key_hash(&check.key), at: self.shared.server_now(check) };
         let changes = [Change::Refunded, deleted];
-        self.change(Mode::Reset, check.with_hits(Hits::Peek), &changes, now)
-            .await
+        self.change(Mode::Reset, check.with_hits(Hits::Peek), &changes, now).await
     }
 
     /// Gives hits back, and what is spent over the limit.
@@ -52,8 +49,7 @@ impl RedisClient {
     /// Redis gave no verdict.
     pub async fn grant(&self, check: &Check, hits: u64, now: Time) -> Result<(), CheckError> {
         let check = check.with_hits(Hits::Refund(hits));
-        self.change(Mode::Grant, check, &[Change::Refunded], now)
-            .await
+        self.change(Mode::Grant, check, &[Change::Refunded], now).await
     }
 
     /// Whatever the reply, no process uses an older verdict: Redis may have executed it.

@@ -100,9 +100,7 @@ impl OverLimitCache {
             let room_after = one.retry_after.unwrap_or(one.reset_after);
             let [until, reset] =
                 [room_after, one.reset_after].map(|after| now.plus(after).as_micros());
-            let lost = self
-                .slots
-                .set(self.hash(check), [until, reset, asked.as_micros()]);
+            let lost = self.slots.set(self.hash(check), [until, reset, asked.as_micros()]);
             if lost.is_some_and(|[until, _, asked]| {
                 until > now.as_micros() && now.since(Time::from_micros(asked)) < AGE_MAX
             }) {
@@ -114,8 +112,7 @@ impl OverLimitCache {
     /// Hits of a counter may have been refunded at `now`: verdicts of earlier requests are not used
     /// any more.
     pub(crate) fn refunded(&self, key: &Key, now: Time) {
-        self.refunded_at(key)
-            .fetch_max(now.as_micros(), Ordering::Release);
+        self.refunded_at(key).fetch_max(now.as_micros(), Ordering::Release);
     }
 
     /// Any counter may have changed at `now`.
@@ -163,16 +160,9 @@ mod tests {
         let cache = OverLimitCache::new(100_000, &Metrics::new());
         let (asked, now) = (Time::from_micros(9), Time::from_micros(10));
         let plain = Check::new(Key::from("k"), limit, Hits::Add(1));
-        let settlement = Check {
-            settles: true,
-            ..plain.clone()
-        };
-        let full = Verdict {
-            over: true,
-            used: 5,
-            reset_after: Span::from_secs(9),
-            ..Verdict::default()
-        };
+        let settlement = Check { settles: true, ..plain.clone() };
+        let full =
+            Verdict { over: true, used: 5, reset_after: Span::from_secs(9), ..Verdict::default() };
         cache.learn(&settlement, &full, || full, asked, now);
         assert_eq!(cache.get(&plain, now), None);
         cache.learn(&plain, &full, || full, asked, now);

@@ -79,9 +79,7 @@ impl Settings {
     /// Whether any setting of Redis is set. Then Redis is the store, as in envoyproxy/ratelimit.
     pub(crate) fn any_set(environment: &Environment) -> bool {
         let arguments = Self::augment_args(Command::new(""));
-        let mut names = arguments
-            .get_arguments()
-            .filter_map(|arg| arg.get_env()?.to_str());
+        let mut names = arguments.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
         names.any(|name| environment.is_set(name))
             || without_flag().any(|name| environment.is_set(&name))
     }

@@ -111,9 +111,8 @@ impl Redis {
             };
             NodePool::new(pool.deployment, parts, topology.clone())
         };
-        let per_second = options
-            .per_second
-            .map(|options| pool(options, ConnectionMetrics::per_second(metrics)));
+        let per_second =
+            options.per_second.map(|options| pool(options, ConnectionMetrics::per_second(metrics)));
         let membership = Membership::new(
             &options.key_prefix,
             options.main.deployment.database(),
@@ -145,10 +144,7 @@ impl Redis {
 
     /// The pool that counts a limit.
     pub(crate) fn pool_of(&self, limit: &Limit) -> &NodePool {
-        self.per_second
-            .as_ref()
-            .filter(|_| self.is_per_second(limit))
-            .unwrap_or(&self.main)
+        self.per_second.as_ref().filter(|_| self.is_per_second(limit)).unwrap_or(&self.main)
     }
 
     /// Whether a limit is counted by the per-second Redis. A lease is no period, and limits that

@@ -57,10 +57,7 @@ impl Redis {
                 faults: node.health.active_faults().collect(),
             }
         });
-        stream::iter(pings)
-            .buffered(NODES_ASKED_MAX)
-            .collect()
-            .await
+        stream::iter(pings).buffered(NODES_ASKED_MAX).collect().await
     }
 
     /// Reads whether each master keeps its counters, at the start and every 5 minutes while there

@@ -23,15 +23,10 @@ fn rows(table: &str) -> impl Iterator<Item = (String, &str)> {
 
 /// Settings as if these variables were set, with ` | ` between them.
 fn settings(text: &str) -> (Settings, Environment) {
-    let environment = text
-        .split(" | ")
-        .filter_map(|setting| setting.split_once('='));
+    let environment = text.split(" | ").filter_map(|setting| setting.split_once('='));
     let environment: Vec<(&str, &str)> = environment.collect();
     let flag = |(name, value): &(&str, &str)| {
-        [
-            format!("--{}", name.to_lowercase().replace('_', "-")),
-            (*value).to_owned(),
-        ]
+        [format!("--{}", name.to_lowercase().replace('_', "-")), (*value).to_owned()]
     };
     let with_flag = environment.iter().filter(|(name, value)| {
         !value.is_empty()
@@ -39,9 +34,8 @@ fn settings(text: &str) -> (Settings, Environment) {
                 .get_arguments()
                 .any(|known| known.get_env() == Some(name.as_ref()))
     });
-    let arguments: Vec<String> = std::iter::once("tollgate".to_owned())
-        .chain(with_flag.flat_map(flag))
-        .collect();
+    let arguments: Vec<String> =
+        std::iter::once("tollgate".to_owned()).chain(with_flag.flat_map(flag)).collect();
     let cli =
         Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{environment:?}: {error}"));
     let variables = environment.iter();
@@ -62,20 +56,14 @@ fn chosen(environment: &str) -> Result<String, String> {
     if settings.backend_type(&environment) == BackendType::Memory {
         return Ok("memory".to_owned());
     }
-    let Resolved {
-        main, per_second, ..
-    } = settings.redis.resolve(&environment)?;
-    let per_second = per_second
-        .map(|pool| format!(", {}", pool.deployment))
-        .unwrap_or_default();
+    let Resolved { main, per_second, .. } = settings.redis.resolve(&environment)?;
+    let per_second = per_second.map(|pool| format!(", {}", pool.deployment)).unwrap_or_default();
     Ok(format!("{}{per_second}", main.deployment))
 }
 
 fn warned(environment: &str) -> Vec<String> {
     let (settings, environment) = settings(environment);
-    resolve(&settings, &environment)
-        .expect("the settings are valid")
-        .1
+    resolve(&settings, &environment).expect("the settings are valid").1
 }
 
 /// Variables that Kubernetes sets for Services named `redis`, `redis-persecond` and `redis-tls`.
@@ -123,11 +111,7 @@ REDIS_TYPE=cluster | REDIS_URL=a:1 | REDIS_PERSECOND=1 | REDIS_PERSECOND_URL=b:2
 #[test]
 fn settings_select_the_store_and_its_addresses() {
     for (environment, expected) in rows(CHOICES).chain([(OF_KUBERNETES.to_owned(), "memory")]) {
-        assert_eq!(
-            chosen(&environment).as_deref(),
-            Ok(expected),
-            "{environment}"
-        );
+        assert_eq!(chosen(&environment).as_deref(), Ok(expected), "{environment}");
     }
 }
 
@@ -238,10 +222,7 @@ fn effective_and_foreign_settings_are_not_warned_about() {
 fn options_have_defaults_and_bounds() {
     let redis = |environment: &str| {
         let (settings, environment) = settings(environment);
-        match resolve(&settings, &environment)
-            .expect("the settings are valid")
-            .0
-        {
+        match resolve(&settings, &environment).expect("the settings are valid").0 {
             BackendChoice::Redis(redis, _) => redis,
             BackendChoice::Memory => panic!("{environment:?} means Redis"),
         }
@@ -252,10 +233,7 @@ fn options_have_defaults_and_bounds() {
         (Span::from_micros(100_000), Span::from_secs(10))
     );
     assert_eq!(
-        (
-            default.expiration_jitter_max,
-            default.over_limit_cache_bytes
-        ),
+        (default.expiration_jitter_max, default.over_limit_cache_bytes),
         (Span::from_secs(300), 0)
     );
     assert!(!default.required);
@@ -275,33 +253,13 @@ fn options_have_defaults_and_bounds() {
 }
 
 /// Settings, user and password of servers, and those of sentinels.
-type Entries = (
-    &'static str,
-    (&'static str, &'static str),
-    Option<(&'static str, &'static str)>,
-);
+type Entries = (&'static str, (&'static str, &'static str), Option<(&'static str, &'static str)>);
 const ENTRIES: &[Entries] = &[
     ("REDIS_URL=h | REDIS_AUTH=a:1st", ("a", "1st"), None),
-    (
-        "REDIS_TYPE=cluster | REDIS_URL=redis://a:1st@h,i,redis://b:2nd@j",
-        ("a", "1st"),
-        None,
-    ),
-    (
-        "REDIS_TYPE=cluster | REDIS_URL=h,redis://b:2nd@i",
-        ("", ""),
-        None,
-    ),
-    (
-        "REDIS_TYPE=cluster | REDIS_URL=redis://a:1st@h,i | REDIS_AUTH=3rd",
-        ("a", "3rd"),
-        None,
-    ),
-    (
-        "REDIS_TYPE=sentinel | REDIS_URL=m,h,i | REDIS_AUTH=a:1st",
-        ("a", "1st"),
-        Some(("", "")),
-    ),
+    ("REDIS_TYPE=cluster | REDIS_URL=redis://a:1st@h,i,redis://b:2nd@j", ("a", "1st"), None),
+    ("REDIS_TYPE=cluster | REDIS_URL=h,redis://b:2nd@i", ("", ""), None),
+    ("REDIS_TYPE=cluster | REDIS_URL=redis://a:1st@h,i | REDIS_AUTH=3rd", ("a", "3rd"), None),
+    ("REDIS_TYPE=sentinel | REDIS_URL=m,h,i | REDIS_AUTH=a:1st", ("a", "1st"), Some(("", ""))),
     (
         "REDIS_TYPE=sentinel | REDIS_URL=m,h,i | REDIS_SENTINEL_AUTH=s:2nd",
         ("", ""),
@@ -328,18 +286,11 @@ fn servers_and_sentinels_have_credentials_of_their_own() {
             }
         };
         let (settings, environment) = settings(environment);
-        match settings
-            .redis
-            .resolve(&environment)
-            .expect("the settings are valid")
-            .main
-            .deployment
+        match settings.redis.resolve(&environment).expect("the settings are valid").main.deployment
         {
             Deployment::Single(address) => assert_credentials(&[address], of_servers),
             Deployment::Cluster(seeds) => assert_credentials(&seeds, of_servers),
-            Deployment::Sentinel(SentinelConfig {
-                sentinels, server, ..
-            }) => {
+            Deployment::Sentinel(SentinelConfig { sentinels, server, .. }) => {
                 assert_credentials(&sentinels, &of_sentinels.expect("sentinels"));
                 assert_credentials(&[server.at("10.0.0.9", 7_000)], of_servers);
             }
@@ -352,32 +303,21 @@ fn authentication_errors_name_the_setting() {
     let directory = tempfile::TempDir::new().expect("a temporary directory can be made");
     let path = directory.path().join("password");
     std::fs::write(&path, "s3cret").expect("a file can be written");
-    let path = path
-        .to_str()
-        .expect("temporary directories have plain names");
+    let path = path.to_str().expect("temporary directories have plain names");
     let wrong = RedisError::from((ErrorKind::AuthenticationFailed, "no"));
     let explained = |settings: &str| {
         let (settings, environment) = self::settings(settings);
-        let Resolved {
-            main, per_second, ..
-        } = settings
-            .redis
-            .resolve(&environment)
-            .expect("the settings are valid");
+        let Resolved { main, per_second, .. } =
+            settings.redis.resolve(&environment).expect("the settings are valid");
         let deployments = [main, per_second.expect("it is set")].map(|pool| pool.deployment);
-        let addresses = deployments
-            .into_iter()
-            .flat_map(|deployment| match deployment {
-                Deployment::Single(address) => vec![address],
-                Deployment::Cluster(seeds) => seeds,
-                Deployment::Sentinel(SentinelConfig {
-                    sentinels, server, ..
-                }) => [sentinels, vec![server.at("s", 1)]].concat(),
-            });
-        addresses
-            .map(|address| address.explain(&wrong))
-            .collect::<Vec<_>>()
-            .join("\n")
+        let addresses = deployments.into_iter().flat_map(|deployment| match deployment {
+            Deployment::Single(address) => vec![address],
+            Deployment::Cluster(seeds) => seeds,
+            Deployment::Sentinel(SentinelConfig { sentinels, server, .. }) => {
+                [sentinels, vec![server.at("s", 1)]].concat()
+            }
+        });
+        addresses.map(|address| address.explain(&wrong)).collect::<Vec<_>>().join("\n")
     };
     let said = explained(&format!(
         "REDIS_TYPE=sentinel | REDIS_URL=m,h | REDIS_AUTH_FILE={path} | REDIS_PERSECOND=true | REDIS_PERSECOND_URL=p"
@@ -396,8 +336,5 @@ fn debug_output_has_no_credentials() {
     let (settings, environment) =
         settings("REDIS_URL=redis://app:s3cret@h:1 | REDIS_AUTH=app:s3cret");
     let shown = format!("{settings:?} {:?}", resolve(&settings, &environment));
-    assert!(
-        !shown.contains("s3cret") && shown.contains("redis://h:1"),
-        "{shown}"
-    );
+    assert!(!shown.contains("s3cret") && shown.contains("redis://h:1"), "{shown}");
 }

@@ -159,9 +159,7 @@ impl Period {
     pub(crate) fn main_cause(&self) -> Option<StoreError> {
         let counts = StoreError::ALL.into_iter().zip(self.undecided);
         let affected = counts.filter(|(_, count)| *count > 0);
-        affected
-            .max_by_key(|(_, count)| *count)
-            .map(|(cause, _)| cause)
+        affected.max_by_key(|(_, count)| *count).map(|(cause, _)| cause)
     }
 
     /// The part of the deadlines, from the shortest on, that the typical one of undecided checks is
@@ -179,17 +177,11 @@ impl Period {
 
     fn checks(&self) -> Share {
         let affected = self.undecided.iter().sum();
-        Share {
-            affected,
-            all: self.decided + affected,
-        }
+        Share { affected, all: self.decided + affected }
     }
 
     fn all_calls(&self) -> Share {
-        Share {
-            affected: self.slow_calls,
-            all: self.calls,
-        }
+        Share { affected: self.slow_calls, all: self.calls }
     }
 
     /// Cause and cure of undecided checks.
@@ -267,11 +259,8 @@ fn longer_timeout() -> String {
 
 /// A time in ms, or in s if it has many of them.
 fn millis(seconds: f64) -> String {
-    let (number, unit) = if seconds < 1.0 {
-        ((seconds * 1e3).max(0.1), "ms")
-    } else {
-        (seconds, "s")
-    };
+    let (number, unit) =
+        if seconds < 1.0 { ((seconds * 1e3).max(0.1), "ms") } else { (seconds, "s") };
     let digits = usize::from(number < 10.0);
     let text = format!("{number:.digits$}");
     format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
@@ -284,12 +273,7 @@ mod tests {
     #[test]
     fn each_cause_has_its_cure() {
         let sentence = |cause: StoreError, fails_late, decided, latency, deadline| {
-            let mut period = Period {
-                decided,
-                latency,
-                deadline,
-                ..Period::default()
-            };
+            let mut period = Period { decided, latency, deadline, ..Period::default() };
             period.undecided[cause as usize] = 12;
             let norms = Norms {
                 store_timeout: Span::from(Duration::from_millis(100)),
@@ -297,20 +281,12 @@ mod tests {
                 fails_late,
                 rejection: None,
             };
-            Problem::Undecided(cause)
-                .describe(&period, &norms)
-                .to_string()
+            Problem::Undecided(cause).describe(&period, &norms).to_string()
         };
         let ms = |median: f64, p99: f64| Some([median / 1e3, p99 / 1e3]);
         for (sentence, expected) in [
             (
-                sentence(
-                    StoreError::ShortDeadline,
-                    false,
-                    88,
-                    ms(0.1, 0.2),
-                    Some(0.001),
-                ),
+                sentence(StoreError::ShortDeadline, false, 88, ms(0.1, 0.2), Some(0.001)),
                 "12 % of checks answered by on_store_error: callers give 1 ms, Redis needs up to 0.2 ms; set the timeout of Envoy's filter to 0.15s",
             ),
             (

@@ -54,11 +54,8 @@ impl Queue {
         dropped: Counter,
         report: impl Fn(u64) -> String + Send + 'static,
     ) -> io::Result<Self> {
-        let queue = Self(Arc::new(Shared {
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            dropped,
-        }));
+        let queue =
+            Self(Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), dropped }));
         let writer = queue.clone();
         thread::Builder::new()
             .name("log".to_owned())
@@ -85,9 +82,7 @@ impl Queue {
     pub(super) fn flush(&self) {
         let is_pending = |state: &mut State| state.is_writing || state.has_news();
         let mut state = self.0.state.lock();
-        self.0
-            .changed
-            .wait_while_for(&mut state, is_pending, FLUSH_TIMEOUT_MAX);
+        self.0.changed.wait_while_for(&mut state, is_pending, FLUSH_TIMEOUT_MAX);
     }
 
     /// Runs in the thread.
@@ -115,9 +110,7 @@ impl Queue {
         let mut state = self.0.state.lock();
         state.is_writing = false;
         self.0.changed.notify_all();
-        self.0
-            .changed
-            .wait_while(&mut state, |state| !state.has_news());
+        self.0.changed.wait_while(&mut state, |state| !state.has_news());
         state.is_writing = true;
         (mem::take(&mut state.lines), mem::take(&mut state.dropped))
     }
@@ -182,10 +175,7 @@ mod tests {
 
     fn queue() -> (Queue, mpsc::Sender<io::Result<()>>, mpsc::Receiver<String>) {
         let ((results, permitted), (writing, written)) = (mpsc::channel(), mpsc::channel());
-        let output = Output {
-            results: permitted,
-            written: writing,
-        };
+        let output = Output { results: permitted, written: writing };
         let dropped = Counter::new("dropped", "help").unwrap();
         let queue = Queue::start(output, dropped, |lines| format!("{lines} dropped"));
         (queue.unwrap(), results, written)

@@ -45,10 +45,7 @@ impl Sample {
         observer: Observer,
         scale: f64,
     ) -> Self {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "the text format has only doubles"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "the text format has only doubles")]
         let scaled = |number: u64| number as f64 * scale;
         let (kind, value, count, buckets) = match (value, observer) {
             (Value::Counter(number), _) => (MetricType::COUNTER, scaled(number), 0, Vec::new()),
@@ -64,9 +61,7 @@ impl Sample {
         Self {
             name,
             help: help.to_owned(),
-            labels: labels
-                .map(|(label, value)| (label, printable(value)))
-                .collect(),
+            labels: labels.map(|(label, value)| (label, printable(value))).collect(),
             kind,
             value,
             count,
@@ -137,10 +132,7 @@ pub(super) fn families(
     mut samples: Vec<Sample>,
     tags: &[(String, String)],
 ) -> (Vec<proto::MetricFamily>, usize) {
-    let taken: HashSet<String> = families
-        .iter()
-        .map(|family| family.name().to_owned())
-        .collect();
+    let taken: HashSet<String> = families.iter().map(|family| family.name().to_owned()).collect();
     let sample_count = samples.len();
     samples.retain(|sample| !taken.contains(&sample.name));
     let mut conflicts = sample_count - samples.len();
@@ -154,10 +146,7 @@ pub(super) fn families(
         conflicts += named.len() - same_kind;
         families.push(family(&mut named[..same_kind]));
     }
-    for metric in families
-        .iter_mut()
-        .flat_map(|family| family.mut_metric().iter_mut())
-    {
+    for metric in families.iter_mut().flat_map(|family| family.mut_metric().iter_mut()) {
         let mut labels = metric.take_label();
         let missing: Vec<_> = tags
             .iter()
@@ -176,26 +165,20 @@ fn family(samples: &mut [Sample]) -> proto::MetricFamily {
     family.set_name(samples[0].name.clone());
     family.set_help(samples[0].help.clone());
     family.set_field_type(samples[0].kind);
-    let summed = samples
-        .chunk_by_mut(|a, b| a.labels == b.labels)
-        .filter_map(|same| {
-            let (first, others) = same.split_first_mut()?;
-            for other in others {
-                first.add(other);
-            }
-            Some(first.metric())
-        });
+    let summed = samples.chunk_by_mut(|a, b| a.labels == b.labels).filter_map(|same| {
+        let (first, others) = same.split_first_mut()?;
+        for other in others {
+            first.add(other);
+        }
+        Some(first.metric())
+    });
     family.set_metric(summed.collect());
     family
 }
 
 /// A label's value without control characters, which clients may send.
 fn printable(value: String) -> String {
-    if value.contains(char::is_control) {
-        Escaped(value).to_string()
-    } else {
-        value
-    }
+    if value.contains(char::is_control) { Escaped(value).to_string() } else { value }
 }
 
 fn label(name: &str, value: &str) -> proto::LabelPair {

@@ -95,11 +95,7 @@ impl Metrics {
         self.gauge("process_start_time_seconds", help).set(seconds);
         let help = "Version and source revision of this build; always 1.";
         let version = ("version", env!("CARGO_PKG_VERSION"));
-        self.info(
-            "tollgate_build_info",
-            help,
-            &[version, ("revision", REVISION)],
-        );
+        self.info("tollgate_build_info", help, &[version, ("revision", REVISION)]);
         let help = "Version of the time zone data of this build; always 1.";
         self.info("tollgate_tzdata_info", help, &[("version", TZDATA)]);
     }
@@ -228,13 +224,7 @@ impl Metrics {
 
     /// The current metrics.
     pub(crate) fn families(&self) -> Vec<MetricFamily> {
-        let Inner {
-            registry,
-            process,
-            naming,
-            mapped,
-            ..
-        } = &*self.0;
+        let Inner { registry, process, naming, mapped, .. } = &*self.0;
         let mut registered = registry.gather();
         registered.extend(process.gather());
         let series = self.series().into_iter();
@@ -298,9 +288,7 @@ impl Metrics {
         labels: &[(&'static str, &str)],
         value: ReferenceValue,
     ) {
-        let labels = labels
-            .iter()
-            .map(|(label, value)| (*label, (*value).to_owned()));
+        let labels = labels.iter().map(|(label, value)| (*label, (*value).to_owned()));
         self.0.reference.lock().push(Reference {
             statsd: statsd.to_owned(),
             name: name.to_owned(),
@@ -311,10 +299,7 @@ impl Metrics {
     }
 
     fn histogram(&self, common_opts: Opts, buckets: Vec<f64>) -> Histogram {
-        let options = HistogramOpts {
-            common_opts,
-            buckets,
-        };
+        let options = HistogramOpts { common_opts, buckets };
         let histogram = Histogram::with_opts(options).expect("constants are valid");
         self.register(histogram.clone());
         histogram
@@ -331,9 +316,7 @@ impl Metrics {
 
 fn options(name: &str, help: &str, labels: &[(&str, &str)]) -> Opts {
     let options = Opts::new(name, help);
-    labels.iter().fold(options, |options, (label, value)| {
-        options.const_label(*label, *value)
-    })
+    labels.iter().fold(options, |options, (label, value)| options.const_label(*label, *value))
 }
 
 #[cfg(test)]
@@ -371,15 +354,9 @@ mod tests {
         for millis in [0, 1, 1, 60_000] {
             latency.observe(Span::from_micros(millis * 1_000));
         }
-        let [(series, Value::Times(times))] = &*metrics.samples() else {
-            panic!("one timer")
-        };
+        let [(series, Value::Times(times))] = &*metrics.samples() else { panic!("one timer") };
         assert_eq!((&**series, times.count), ("a.response_time", 4));
-        assert!(
-            metrics.page().contains("\na_seconds_count 4\n"),
-            "{}",
-            metrics.page()
-        );
+        assert!(metrics.page().contains("\na_seconds_count 4\n"), "{}", metrics.page());
     }
 
     #[test]
@@ -388,70 +365,42 @@ mod tests {
             mapping: Some(mapping(&[("a.*", "both"), ("t.*", "times")])),
             ..Naming::default()
         });
-        metrics
-            .reference_counter("a.one", "one", "One.", &[])
-            .inc_by(3);
-        metrics
-            .reference_counter("a.two", "two", "Two.", &[])
-            .inc_by(4);
+        metrics.reference_counter("a.one", "one", "One.", &[]).inc_by(3);
+        metrics.reference_counter("a.two", "two", "Two.", &[]).inc_by(4);
         metrics.counter("own_total", "Own.").inc();
         for name in ["t.a", "t.b"] {
-            metrics
-                .reference_timer(name, "t_seconds", "T.", &[])
-                .observe(Span::from_micros(1_000));
+            metrics.reference_timer(name, "t_seconds", "T.", &[]).observe(Span::from_micros(1_000));
         }
         let page = metrics.page();
-        for line in [
-            "both 14",
-            "own_total 1",
-            "# TYPE times summary",
-            "times_sum 4",
-            "times_count 2",
-        ] {
+        for line in
+            ["both 14", "own_total 1", "# TYPE times summary", "times_sum 4", "times_count 2"]
+        {
             assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
         }
         assert!(!page.contains("\none "), "{page}");
-        assert_eq!(
-            metrics.lines(),
-            "a.one: 3\na.two: 4\n",
-            "mappings do not apply to statsd"
-        );
+        assert_eq!(metrics.lines(), "a.one: 3\na.two: 4\n", "mappings do not apply to statsd");
     }
 
     #[test]
     fn names_of_another_type_are_left_off_and_counted() {
         let rules = [("a.*", "mixed"), ("b.*", "tollgate_metric_conflicts")];
-        let metrics = Metrics::named(Naming {
-            mapping: Some(mapping(&rules)),
-            ..Naming::default()
-        });
+        let metrics =
+            Metrics::named(Naming { mapping: Some(mapping(&rules)), ..Naming::default() });
         metrics.reference_counter("a.one", "one", "One.", &[]).inc();
         metrics.reference_gauge("a.two", "two", "Two.").set(5);
-        metrics
-            .reference_counter("b.one", "three", "Three.", &[])
-            .inc();
+        metrics.reference_counter("b.one", "three", "Three.", &[]).inc();
         assert!(metrics.page().contains("\nmixed 2\n"), "{}", metrics.page());
-        assert!(
-            metrics.page().contains("\ntollgate_metric_conflicts 2\n"),
-            "{}",
-            metrics.page()
-        );
+        assert!(metrics.page().contains("\ntollgate_metric_conflicts 2\n"), "{}", metrics.page());
     }
 
     #[test]
     fn tags_label_every_series_and_its_own_labels_take_precedence() {
         let tags = Tags::read("zone:a,err_type:b").expect("tags");
-        let metrics = Metrics::named(Naming {
-            tags,
-            ..Naming::default()
-        });
+        let metrics = Metrics::named(Naming { tags, ..Naming::default() });
         metrics.counter("own_total", "Own.");
         metrics.reference_counter("x", "x", "X.", &[("err_type", "mine")]);
         let page = metrics.page();
-        for line in [
-            r#"own_total{err_type="b",zone="a"} 0"#,
-            r#"x{err_type="mine",zone="a"} 0"#,
-        ] {
+        for line in [r#"own_total{err_type="b",zone="a"} 0"#, r#"x{err_type="mine",zone="a"} 0"#] {
             assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
         }
     }

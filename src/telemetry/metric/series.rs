@@ -31,9 +31,8 @@ pub(super) const LATENCY_BUCKETS_US: [f64; 18] = [
 
 /// Buckets of envoyproxy/ratelimit where the mapping names none, whatever the unit. Dashboards may
 /// query them.
-const REFERENCE_BUCKETS: [f64; 11] = [
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-];
+const REFERENCE_BUCKETS: [f64; 11] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// A source of series whose names are not known in advance.
 pub trait Source: std::fmt::Debug + Send + Sync {
@@ -130,10 +129,7 @@ impl Series {
         labels: Vec<(&'static str, String)>,
         value: u64,
     ) -> Self {
-        Self {
-            value: Value::Gauge(value),
-            ..Self::counter(name, help, labels, value, None)
-        }
+        Self { value: Value::Gauge(value), ..Self::counter(name, help, labels, value, None) }
     }
 }
 
@@ -170,16 +166,9 @@ impl Timer {
         per_second: f64,
         buckets: Vec<f64>,
     ) -> prometheus::Result<Self> {
-        let buckets = if buckets.is_empty() {
-            latency_buckets(per_second)
-        } else {
-            buckets
-        };
+        let buckets = if buckets.is_empty() { latency_buckets(per_second) } else { buckets };
         let options = prometheus::HistogramOpts::new(name, help).buckets(buckets);
-        Ok(Self {
-            histogram: Histogram::with_opts(options)?,
-            per_second,
-        })
+        Ok(Self { histogram: Histogram::with_opts(options)?, per_second })
     }
 
     /// Records a time.
@@ -258,9 +247,6 @@ mod tests {
         for bound in expected {
             assert!(buckets.contains(bound), "{bound}: {buckets:?}");
         }
-        assert_eq!(
-            latency_buckets(1.0),
-            LATENCY_BUCKETS_US.map(|micros| micros / 1e6)
-        );
+        assert_eq!(latency_buckets(1.0), LATENCY_BUCKETS_US.map(|micros| micros / 1e6));
     }
 }

@@ -45,8 +45,7 @@ impl Snapshot {
         labels: [&'s str; LABELS],
     ) -> impl Iterator<Item = ([&'s str; LABELS], u64)> {
         let values = move |sample: &'s Sample| labels.map(|label| sample.label(label));
-        self.named(name)
-            .map(move |sample| (values(sample), sample.count()))
+        self.named(name).map(move |sample| (values(sample), sample.count()))
     }
 
     /// A histogram, the first of that name.
@@ -136,25 +135,17 @@ fn before(earlier: Option<&Times>, index: usize) -> u64 {
 
 fn labels(metric: &Metric) -> Vec<(String, String)> {
     let labels = metric.get_label().iter();
-    labels
-        .map(|label| (label.name().to_owned(), label.value().to_owned()))
-        .collect()
+    labels.map(|label| (label.name().to_owned(), label.value().to_owned())).collect()
 }
 
 fn owned(labels: Vec<(&'static str, String)>) -> Vec<(String, String)> {
     let labels = labels.into_iter();
-    labels
-        .map(|(label, value)| (label.to_owned(), value))
-        .collect()
+    labels.map(|(label, value)| (label.to_owned(), value)).collect()
 }
 
 /// Counters and gauges of this process are whole numbers, and those that are shown are not
 /// negative.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "floats are saturated"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "floats are saturated")]
 fn value(kind: MetricType, metric: &Metric) -> Value {
     match kind {
         MetricType::COUNTER => Value::Counter(metric.get_counter().get_value() as u64),

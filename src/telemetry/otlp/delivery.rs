@@ -86,9 +86,7 @@ impl Delivery {
             if !failure.may_retry {
                 return None;
             }
-            self.stop
-                .run_until_cancelled(tokio::time::sleep(pause))
-                .await?;
+            self.stop.run_until_cancelled(tokio::time::sleep(pause)).await?;
             pause = (pause * 2).min(RETRY_MAX);
         }
     }
@@ -100,11 +98,7 @@ impl Delivery {
         if mem::replace(&mut self.is_failing, true) {
             tracing::debug!(endpoint, why, "trace export failed again");
         } else {
-            tracing::warn!(
-                endpoint,
-                why,
-                "trace export failed; requests are unaffected"
-            );
+            tracing::warn!(endpoint, why, "trace export failed; requests are unaffected");
         }
     }
 }

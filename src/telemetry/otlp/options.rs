@@ -52,18 +52,13 @@ pub(crate) fn scope() -> InstrumentationScope {
 
 /// An attribute of a resource or a span.
 pub(crate) fn attribute(key: impl Into<String>, value: Value) -> KeyValue {
-    KeyValue {
-        key: key.into(),
-        value: Some(AnyValue { value: Some(value) }),
-    }
+    KeyValue { key: key.into(), value: Some(AnyValue { value: Some(value) }) }
 }
 
 impl Options {
     /// The service that produces them.
     pub(crate) fn resource(&self) -> Resource {
-        Resource {
-            attributes: self.resource.clone(),
-        }
+        Resource { attributes: self.resource.clone() }
     }
 
     /// Invalid files are an error at startup, not when the first batch is lost.
@@ -118,11 +113,7 @@ pub(crate) fn tls(
             ));
         }
     };
-    Ok(ClientTls {
-        authority: authority.map(file),
-        identity,
-        name: None,
-    })
+    Ok(ClientTls { authority: authority.map(file), identity, name: None })
 }
 
 /// Headers of the first setting that is set.
@@ -148,33 +139,23 @@ pub(crate) fn headers(settings: [(&str, &Option<Secret>); 2]) -> Result<HeaderMa
 /// A URL with a host and without a user.
 pub(crate) fn endpoint(setting: &str, url: &str) -> Result<Uri, String> {
     const WANTED: &str = "write http://HOST:PORT or https://HOST:PORT, and credentials in OTEL_EXPORTER_OTLP_HEADERS";
-    let uri: Uri = url
-        .parse()
-        .map_err(|error| format!("{setting}: {error}; {WANTED}"))?;
+    let uri: Uri = url.parse().map_err(|error| format!("{setting}: {error}; {WANTED}"))?;
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
     let is_plain = uri.authority().is_some_and(|authority| {
         let port = authority.port_u16().map(|port| format!(":{port}"));
         authority.as_str() == format!("{}{}", authority.host(), port.unwrap_or_default())
             && !authority.host().is_empty()
     });
-    if is_http && is_plain {
-        Ok(uri)
-    } else {
-        Err(format!("{setting}: {WANTED}"))
-    }
+    if is_http && is_plain { Ok(uri) } else { Err(format!("{setting}: {WANTED}")) }
 }
 
 /// `name=value,name=value`; `None` if it is something else.
 pub(crate) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
-    let pairs = text
-        .split(',')
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| {
-            let (name, value) = pair.split_once('=')?;
-            let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
-            Some((name.trim().to_owned(), value.into_owned())).filter(|(name, _)| !name.is_empty())
-        });
+    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+        Some((name.trim().to_owned(), value.into_owned())).filter(|(name, _)| !name.is_empty())
+    });
     pairs.collect()
 }
 
@@ -185,10 +166,7 @@ mod tests {
     #[test]
     fn lists_have_names_and_percent_encoded_values() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(
-            pairs(" a=b%20c , d==e,"),
-            Some(vec![pair("a", "b c"), pair("d", "=e")])
-        );
+        assert_eq!(pairs(" a=b%20c , d==e,"), Some(vec![pair("a", "b c"), pair("d", "=e")]));
         assert_eq!(pairs(""), Some(Vec::new()));
         assert_eq!(pairs("a"), None);
         assert_eq!(pairs("=b"), None);
@@ -196,11 +174,7 @@ mod tests {
 
     #[test]
     fn endpoints_are_urls_without_a_user() {
-        for url in [
-            "http://collector:4318",
-            "https://collector/otlp/",
-            "http://[::1]:4318/",
-        ] {
+        for url in ["http://collector:4318", "https://collector/otlp/", "http://[::1]:4318/"] {
             assert!(endpoint("X", url).is_ok(), "{url}");
         }
         for wrong in [
@@ -214,10 +188,7 @@ mod tests {
             "http://me:secret@collector",
         ] {
             let error = endpoint("X", wrong).expect_err("it is no such URL");
-            assert!(
-                error.starts_with("X: ") && error.contains("http://HOST:PORT"),
-                "{error}"
-            );
+            assert!(error.starts_with("X: ") && error.contains("http://HOST:PORT"), "{error}");
         }
     }
 }

@@ -63,12 +63,7 @@ pub(super) struct Http {
 impl Sender {
     /// Called on the runtime that sends; connects with the first batch.
     pub(super) fn new(options: &Options) -> Self {
-        let Options {
-            endpoint,
-            tls,
-            headers,
-            ..
-        } = options.clone();
+        let Options { endpoint, tls, headers, .. } = options.clone();
         match options.protocol {
             Protocol::Http => Self::Http(Box::new(Http {
                 endpoint,
@@ -118,10 +113,8 @@ impl Http {
         request: &ExportTraceServiceRequest,
     ) -> Result<ExportTraceServiceResponse, SendError> {
         let posted = self.post(request.encode_to_vec()).await;
-        let (status, body) = posted.map_err(|error| SendError {
-            text: format!("{error:#}"),
-            may_retry: true,
-        })?;
+        let (status, body) =
+            posted.map_err(|error| SendError { text: format!("{error:#}"), may_retry: true })?;
         if status.is_success() {
             // Accepted, even if the body is not a valid message.
             return Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default());

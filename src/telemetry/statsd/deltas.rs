@@ -50,9 +50,7 @@ impl DeltaTracker {
         let last = self.0.entry(name.to_owned()).or_default();
         last.resize(counts.len(), 0);
         let pairs = counts.iter().zip(&*last);
-        let added = pairs
-            .map(|(now, last)| now.checked_sub(*last).unwrap_or(*now))
-            .collect();
+        let added = pairs.map(|(now, last)| now.checked_sub(*last).unwrap_or(*now)).collect();
         *last = counts;
         added
     }
@@ -87,11 +85,8 @@ fn timings(millis: &[f64], counts: &[u64]) -> Vec<Delta> {
     let calls: u64 = counts.iter().sum();
     let lines = calls.min(TIMER_LINES_MAX);
     #[expect(clippy::cast_precision_loss, reason = "a sample rate is an estimate")]
-    let rate = if calls > lines {
-        format!("|@{:.6}", lines as f64 / calls as f64)
-    } else {
-        String::new()
-    };
+    let rate =
+        if calls > lines { format!("|@{:.6}", lines as f64 / calls as f64) } else { String::new() };
     let scaled =
         |count_so_far: u64| u128::from(count_so_far) * u128::from(lines) / u128::from(calls.max(1));
     let mut deltas = Vec::new();
@@ -112,10 +107,7 @@ mod tests {
     use super::*;
 
     fn lines(deltas: Vec<Delta>) -> Vec<(String, u64)> {
-        deltas
-            .into_iter()
-            .map(|delta| (delta.value, delta.lines))
-            .collect()
+        deltas.into_iter().map(|delta| (delta.value, delta.lines)).collect()
     }
 
     fn line(value: &str, lines: u64) -> (String, u64) {
@@ -126,11 +118,7 @@ mod tests {
     fn timer(counts: [u64; 3]) -> Value {
         let [short, medium, long] = counts;
         Value::Times(Times {
-            buckets: vec![
-                (0.0005, short),
-                (0.001, short + medium),
-                (0.0025, short + medium),
-            ],
+            buckets: vec![(0.0005, short), (0.001, short + medium), (0.0025, short + medium)],
             count: short + medium + long,
             sum: 0.0,
             per_second: 1.0,
@@ -140,20 +128,10 @@ mod tests {
     #[test]
     fn counters_have_increments_and_none_if_nothing_was_added() {
         let mut tracker = DeltaTracker::default();
-        let cases = [
-            (0, None),
-            (5, Some("5|c")),
-            (5, None),
-            (7, Some("2|c")),
-            (3, Some("3|c")),
-        ];
+        let cases = [(0, None), (5, Some("5|c")), (5, None), (7, Some("2|c")), (3, Some("3|c"))];
         for (total, expected) in cases {
             let expected: Vec<_> = expected.map(|value| line(value, 1)).into_iter().collect();
-            assert_eq!(
-                lines(tracker.update("a", &Value::Counter(total))),
-                expected,
-                "{total}"
-            );
+            assert_eq!(lines(tracker.update("a", &Value::Counter(total))), expected, "{total}");
         }
     }
 
@@ -163,24 +141,15 @@ mod tests {
         tracker.update("a", &Value::Counter(5));
         tracker.update("b", &Value::Counter(5));
         tracker.keep_only(&[("b".to_owned(), Value::Counter(5))]);
-        assert_eq!(
-            lines(tracker.update("a", &Value::Counter(6))),
-            [line("6|c", 1)]
-        );
-        assert_eq!(
-            lines(tracker.update("b", &Value::Counter(6))),
-            [line("1|c", 1)]
-        );
+        assert_eq!(lines(tracker.update("a", &Value::Counter(6))), [line("6|c", 1)]);
+        assert_eq!(lines(tracker.update("b", &Value::Counter(6))), [line("1|c", 1)]);
     }
 
     #[test]
     fn gauges_are_always_sent() {
         let mut tracker = DeltaTracker::default();
         for _ in 0..2 {
-            assert_eq!(
-                lines(tracker.update("g", &Value::Gauge(4))),
-                [line("4|g", 1)]
-            );
+            assert_eq!(lines(tracker.update("g", &Value::Gauge(4))), [line("4|g", 1)]);
         }
     }
 
@@ -191,11 +160,7 @@ mod tests {
         assert_eq!(lines(few), [line("0.5|ms", 2), line("2.5|ms", 1)]);
         assert_eq!(tracker.update("t", &timer([2, 0, 1])), []);
         let many = tracker.update("t", &timer([2 + 90_000, 9_000, 1 + 1_000]));
-        let values = [
-            ("0.5|ms|@0.010000", 900),
-            ("1|ms|@0.010000", 90),
-            ("2.5|ms|@0.010000", 10),
-        ];
+        let values = [("0.5|ms|@0.010000", 900), ("1|ms|@0.010000", 90), ("2.5|ms|@0.010000", 10)];
         assert_eq!(lines(many), values.map(|(value, lines)| line(value, lines)));
     }
 }

@@ -54,10 +54,8 @@ impl Exporter {
             recorded,
             stop: CancellationToken::new(),
             counters: Counters {
-                sent: metrics.counter(
-                    "tollgate_spans_sent_total",
-                    "Spans that the collector accepted.",
-                ),
+                sent: metrics
+                    .counter("tollgate_spans_sent_total", "Spans that the collector accepted."),
                 rejected: lost("rejected", metrics),
                 failures: metrics.counter(
                     "tollgate_span_exports_failed_total",
@@ -102,10 +100,7 @@ impl Exporter {
         }
         let more = async {
             while batch.len() < BATCH_SPANS_MAX
-                && recorded
-                    .recv_many(batch, BATCH_SPANS_MAX - batch.len())
-                    .await
-                    > 0
+                && recorded.recv_many(batch, BATCH_SPANS_MAX - batch.len()).await > 0
             {}
         };
         // The batch is what arrived until then.
@@ -125,10 +120,7 @@ impl Exporter {
     }
 
     fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
-        let scope_spans = vec![ScopeSpans {
-            scope: Some(scope()),
-            spans,
-        }];
+        let scope_spans = vec![ScopeSpans { scope: Some(scope()), spans }];
         ExportTraceServiceRequest {
             resource_spans: vec![ResourceSpans {
                 resource: Some(self.options.otlp.resource()),

@@ -42,14 +42,8 @@ impl Settings {
             endpoint: self.endpoint()?,
             tls: self.tls()?,
             headers: otlp::headers([
-                (
-                    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
-                    &self.otel_exporter_otlp_traces_headers,
-                ),
-                (
-                    "OTEL_EXPORTER_OTLP_HEADERS",
-                    &self.otel_exporter_otlp_headers,
-                ),
+                ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", &self.otel_exporter_otlp_traces_headers),
+                ("OTEL_EXPORTER_OTLP_HEADERS", &self.otel_exporter_otlp_headers),
             ])?,
             timeout: otlp::timeout(first!(
                 self.otel_exporter_otlp_traces_timeout,
@@ -72,10 +66,7 @@ impl Settings {
     }
 
     fn compression(&self) -> Option<Setting<'_>> {
-        first!(
-            self.otel_exporter_otlp_traces_compression,
-            self.otel_exporter_otlp_compression
-        )
+        first!(self.otel_exporter_otlp_traces_compression, self.otel_exporter_otlp_compression)
     }
 
     fn endpoint(&self) -> Result<Uri, String> {
@@ -83,11 +74,7 @@ impl Settings {
             return otlp::endpoint(&name, url);
         }
         let is_http = self.tracing_exporter_protocol == Protocol::Http;
-        let default = if is_http {
-            HTTP_ENDPOINT
-        } else {
-            GRPC_ENDPOINT
-        };
+        let default = if is_http { HTTP_ENDPOINT } else { GRPC_ENDPOINT };
         let (name, url) =
             first!(self.otel_exporter_otlp_endpoint).unwrap_or((String::new(), default));
         let path = if is_http { HTTP_PATH } else { "" };
@@ -96,18 +83,12 @@ impl Settings {
 
     fn tls(&self) -> Result<ClientTls, String> {
         otlp::tls(
-            first!(
-                self.otel_exporter_otlp_traces_certificate,
-                self.otel_exporter_otlp_certificate
-            ),
+            first!(self.otel_exporter_otlp_traces_certificate, self.otel_exporter_otlp_certificate),
             first!(
                 self.otel_exporter_otlp_traces_client_certificate,
                 self.otel_exporter_otlp_client_certificate
             ),
-            first!(
-                self.otel_exporter_otlp_traces_client_key,
-                self.otel_exporter_otlp_client_key
-            ),
+            first!(self.otel_exporter_otlp_traces_client_key, self.otel_exporter_otlp_client_key),
         )
     }
 
@@ -124,9 +105,7 @@ impl Settings {
             ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value));
-        let more = more
-            .into_iter()
-            .filter(|(name, _)| own.iter().all(|(own, _)| own != name));
+        let more = more.into_iter().filter(|(name, _)| own.iter().all(|(own, _)| own != name));
         let attribute = |(key, text)| otlp::attribute(key, Value::StringValue(text));
         Ok(own.iter().cloned().chain(more).map(attribute).collect())
     }

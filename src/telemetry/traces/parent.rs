@@ -33,17 +33,10 @@ pub fn parent(headers: &HeaderMap) -> Option<Parent> {
 
 /// The tracestate to propagate; may be empty.
 pub fn tracestate(headers: &HeaderMap) -> String {
-    let parts: Vec<&str> = headers
-        .get_all("tracestate")
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .collect();
+    let parts: Vec<&str> =
+        headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok()).collect();
     let state = parts.join(",");
-    if state.len() <= TRACESTATE_BYTES_MAX {
-        state
-    } else {
-        String::new()
-    }
+    if state.len() <= TRACESTATE_BYTES_MAX { state } else { String::new() }
 }
 
 /// `version-trace-span-flags`. Later versions may append fields.
@@ -56,9 +49,7 @@ fn w3c(header: &str) -> Option<Parent> {
 }
 
 fn b3(headers: &HeaderMap) -> Option<Parent> {
-    text(headers, B3)
-        .and_then(b3_single)
-        .or_else(|| b3_multiple(headers))
+    text(headers, B3).and_then(b3_single).or_else(|| b3_multiple(headers))
 }
 
 /// `trace-span`, `trace-span-state` or `trace-span-state-parent`.
@@ -77,10 +68,7 @@ fn b3_single(header: &str) -> Option<Parent> {
 }
 
 fn b3_multiple(headers: &HeaderMap) -> Option<Parent> {
-    let (trace, span) = (
-        b3_trace(text(headers, B3_TRACE)?)?,
-        b3_span(text(headers, B3_SPAN)?)?,
-    );
+    let (trace, span) = (b3_trace(text(headers, B3_TRACE)?)?, b3_span(text(headers, B3_SPAN)?)?);
     if let Some(parent) = text(headers, B3_PARENT) {
         b3_span(parent)?;
     }
@@ -107,11 +95,7 @@ fn b3_span(text: &str) -> Option<u128> {
 
 fn parent_of(trace: u128, span: u128, sampled: Option<bool>) -> Option<Parent> {
     let span = u64::try_from(span).ok()?;
-    (trace != 0 && span != 0).then_some(Parent {
-        trace,
-        span,
-        sampled,
-    })
+    (trace != 0 && span != 0).then_some(Parent { trace, span, sampled })
 }
 
 /// A number of `len` digits: lower case only, by all of the specifications; no sign.
@@ -123,10 +107,7 @@ fn hex(text: &str, len: usize) -> Option<u128> {
 
 /// The first header of this name.
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
-    headers
-        .get(name)
-        .and_then(|value| value.to_str().ok())
-        .filter(|text| !text.is_empty())
+    headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -139,72 +120,32 @@ mod tests {
     const SPAN: u64 = 0xb7ad_6b71_6920_3331;
 
     fn read(headers: &[(&'static str, &'static str)]) -> Option<Parent> {
-        let headers = headers.iter().map(|(name, value)| {
-            (
-                HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            )
-        });
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         parent(&headers.collect())
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "others return None")]
     fn found(sampled: Option<bool>) -> Option<Parent> {
-        Some(Parent {
-            trace: TRACE,
-            span: SPAN,
-            sampled,
-        })
+        Some(Parent { trace: TRACE, span: SPAN, sampled })
     }
 
     #[test]
     fn w3c_is_read_and_what_is_malformed_is_not_there() {
         let cases = [
-            (
-                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-                found(Some(true)),
-            ),
-            (
-                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
-                found(Some(false)),
-            ),
-            (
-                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03",
-                found(Some(true)),
-            ),
-            (
-                "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later",
-                found(Some(true)),
-            ),
-            (
-                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later",
-                None,
-            ),
-            (
-                "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-                None,
-            ),
-            (
-                "00-00000000000000000000000000000000-b7ad6b7169203331-01",
-                None,
-            ),
-            (
-                "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
-                None,
-            ),
-            (
-                "00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01",
-                None,
-            ),
-            (
-                "00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-                None,
-            ),
+            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", found(Some(true))),
+            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", found(Some(false))),
+            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03", found(Some(true))),
+            ("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later", found(Some(true))),
+            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later", None),
+            ("ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None),
+            ("00-00000000000000000000000000000000-b7ad6b7169203331-01", None),
+            ("00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", None),
+            ("00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01", None),
+            ("00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None),
             ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", None),
-            (
-                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1",
-                None,
-            ),
+            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1", None),
             ("", None),
             ("-", None),
         ];
@@ -215,28 +156,12 @@ mod tests {
 
     #[test]
     fn b3_in_one_header_is_read() {
-        let short = Some(Parent {
-            trace: 0x8448_eb21_1c80_319c,
-            span: SPAN,
-            sampled: Some(true),
-        });
+        let short = Some(Parent { trace: 0x8448_eb21_1c80_319c, span: SPAN, sampled: Some(true) });
         let cases = [
-            (
-                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1",
-                found(Some(true)),
-            ),
-            (
-                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-d",
-                found(Some(true)),
-            ),
-            (
-                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0",
-                found(Some(false)),
-            ),
-            (
-                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
-                found(None),
-            ),
+            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1", found(Some(true))),
+            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-d", found(Some(true))),
+            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0", found(Some(false))),
+            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", found(None)),
             (
                 "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-05e3ac9a4f6e3b90",
                 found(Some(true)),
@@ -244,14 +169,8 @@ mod tests {
             ("8448eb211c80319c-b7ad6b7169203331-1", short),
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-", None),
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-2", None),
-            (
-                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-short",
-                None,
-            ),
-            (
-                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-05e3ac9a4f6e3b90-",
-                None,
-            ),
+            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-short", None),
+            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-05e3ac9a4f6e3b90-", None),
             ("0af7651916cd43dd8448eb211c80319c-1", None),
             ("8448eb211c80319-b7ad6b7169203331-1", None),
             ("0", None),
@@ -264,10 +183,8 @@ mod tests {
 
     #[test]
     fn b3_in_several_headers_is_read() {
-        const IDS: [(&str, &str); 2] = [
-            (B3_TRACE, "0af7651916cd43dd8448eb211c80319c"),
-            (B3_SPAN, "b7ad6b7169203331"),
-        ];
+        const IDS: [(&str, &str); 2] =
+            [(B3_TRACE, "0af7651916cd43dd8448eb211c80319c"), (B3_SPAN, "b7ad6b7169203331")];
         let with = |more: &[(&'static str, &'static str)]| read(&[&IDS, more].concat());
         assert_eq!(with(&[]), found(None));
         assert_eq!(with(&[(B3_SAMPLED, "1")]), found(Some(true)));
@@ -287,15 +204,9 @@ mod tests {
 
     #[test]
     fn b3_wins_over_w3c_unless_it_is_malformed() {
-        let w3c = (
-            "traceparent",
-            "00-11111111111111111111111111111111-2222222222222222-01",
-        );
+        let w3c = ("traceparent", "00-11111111111111111111111111111111-2222222222222222-01");
         assert_eq!(
-            read(&[
-                w3c,
-                ("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0")
-            ]),
+            read(&[w3c, ("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0")]),
             found(Some(false))
         );
         assert_eq!(

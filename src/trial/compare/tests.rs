@@ -21,10 +21,8 @@ fn limit(requests: u64, unit: Unit, algorithm: Algorithm) -> Limit {
 }
 
 fn bucket(burst: u32) -> Limit {
-    let terms = Terms {
-        burst: Some(burst),
-        ..Terms::new(10, Unit::Minute, Algorithm::TokenBucket)
-    };
+    let terms =
+        Terms { burst: Some(burst), ..Terms::new(10, Unit::Minute, Algorithm::TokenBucket) };
     Limit::new(&terms).expect("it is valid")
 }
 
@@ -65,9 +63,7 @@ impl Case {
 
     fn compared(&self) -> Comparison {
         let window = Time::default().plus(Span::from_secs(600));
-        let began = self
-            .began_at
-            .map_or(Time::default(), |at| window.plus(Span::from_secs(at)));
+        let began = self.began_at.map_or(Time::default(), |at| window.plus(Span::from_secs(at)));
         let now = window.plus(Span::from_secs(self.at));
         compare(self.here.as_ref(), self.there.as_ref(), began, now)
     }
@@ -249,10 +245,7 @@ fn the_first_class_that_fits_wins() {
             case.own().source = Some(Source::Lease);
         }),
         (Class::LimitDiffers, |case| {
-            case.stated().limit = Some(StatedLimit {
-                requests: 9,
-                unit: Some(Unit::Second),
-            });
+            case.stated().limit = Some(StatedLimit { requests: 9, unit: Some(Unit::Second) });
         }),
         (Class::RuleMissing, |case| case.stated().limit = None),
         (Class::StoreError, |case| {

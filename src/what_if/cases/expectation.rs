@@ -117,9 +117,8 @@ impl StatusField {
             Self::Reset => limit.map(|_| seconds(status.reset_secs)),
             Self::Rule => {
                 let path = answer.rules.get(index)?.as_deref()?;
-                let short = path
-                    .strip_prefix(&*answer.domain)
-                    .and_then(|path| path.strip_prefix('.'));
+                let short =
+                    path.strip_prefix(&*answer.domain).and_then(|path| path.strip_prefix('.'));
                 let is_full = expected == path || short.is_none();
                 Some(short.filter(|_| !is_full).unwrap_or(path).to_owned())
             }
@@ -201,12 +200,7 @@ fn status(
         "reset" => (StatusField::Reset, Some(reset(node, key, findings)?)),
         _ => (StatusField::Rule, optional(node, key, findings)),
     };
-    Some(Expectation {
-        name,
-        field: of(field),
-        value,
-        location: node.location,
-    })
+    Some(Expectation { name, field: of(field), value, location: node.location })
 }
 
 fn headers(
@@ -296,19 +290,14 @@ pub(crate) fn shown(answer: &Answer) -> String {
         }
         statuses.push(format!("{{{text}}}"));
     }
-    let mut text = format!(
-        "code: {}, statuses: [{}]",
-        code(answer.response.over_limit),
-        statuses.join(", ")
-    );
+    let mut text =
+        format!("code: {}, statuses: [{}]", code(answer.response.over_limit), statuses.join(", "));
     for (name, headers) in [
         ("headers", &answer.response.response_headers),
         ("request_headers", &answer.response.request_headers),
     ] {
-        let headers: Vec<String> = headers
-            .iter()
-            .map(|(name, value)| format!("{name}: {value:?}"))
-            .collect();
+        let headers: Vec<String> =
+            headers.iter().map(|(name, value)| format!("{name}: {value:?}")).collect();
         if !headers.is_empty() {
             let _ = write!(text, ", {name}: {{{}}}", headers.join(", "));
         }

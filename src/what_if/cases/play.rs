@@ -27,22 +27,13 @@ struct Player {
 
 /// Plays all cases of files.
 pub(crate) fn play(engine: Engine, files: &[CaseFile]) -> CaseReport {
-    let mut player = Player {
-        rules: engine.rules(),
-        engine,
-        reached: HashSet::new(),
-    };
+    let mut player = Player { rules: engine.rules(), engine, reached: HashSet::new() };
     let mut tests = Vec::new();
     for CaseFile { source, cases } in files {
         tests.extend(cases.iter().map(|case| player.play(source, case)));
     }
     let failed = tests.iter().filter(|test| !test.passed).count();
-    CaseReport {
-        passed: tests.len() - failed,
-        failed,
-        tests,
-        coverage: Some(player.coverage()),
-    }
+    CaseReport { passed: tests.len() - failed, failed, tests, coverage: Some(player.coverage()) }
 }
 
 impl Player {
@@ -50,10 +41,8 @@ impl Player {
     /// for the same reason.
     fn play(&mut self, source: &Source, case: &Case) -> CaseResult {
         self.engine.restart();
-        let mut requests = case
-            .steps
-            .iter()
-            .flat_map(|step| (1..=step.times).map(move |number| (step, number)));
+        let mut requests =
+            case.steps.iter().flat_map(|step| (1..=step.times).map(move |number| (step, number)));
         let failure = requests.find_map(|(step, number)| self.send(source, step, number));
         CaseResult {
             file: source.path.to_string(),
@@ -94,11 +83,7 @@ impl Player {
             line: rule.origin.line,
         });
         let unreached: Vec<_> = unreached.collect();
-        Coverage {
-            rules: rules.len(),
-            reached: rules.len() - unreached.len(),
-            unreached,
-        }
+        Coverage { rules: rules.len(), reached: rules.len() - unreached.len(), unreached }
     }
 
     fn decide(&mut self, step: &Step) -> Result<Answer, LimiterError> {
@@ -113,23 +98,14 @@ impl Player {
             }
         };
         let response = self.engine.decide(&query, step.time, inspect)?;
-        Ok(Answer {
-            domain: Text(query.domain).to_string(),
-            response,
-            rules,
-        })
+        Ok(Answer { domain: Text(query.domain).to_string(), response, rules })
     }
 }
 
 fn compare(source: &Source, step: &Step, answer: &Answer) -> Vec<Mismatch> {
     let differing = step.expected.iter().filter_map(|expectation| {
         let found = expectation.found(answer);
-        let Expectation {
-            name,
-            value,
-            location,
-            ..
-        } = expectation;
+        let Expectation { name, value, location, .. } = expectation;
         (found != *value).then(|| {
             let place = format!("{}.expect.{name}", step.place);
             mismatch(source, *location, place, name, [value.clone(), found])

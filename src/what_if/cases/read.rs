@@ -93,22 +93,14 @@ pub(crate) fn read(sources: Vec<Source>) -> Result<Vec<CaseFile>, Vec<Finding>> 
     }
     let (mut problems, warnings) = findings.into_parts();
     problems.extend(warnings);
-    if problems.is_empty() {
-        Ok(files)
-    } else {
-        Err(in_file_order(problems))
-    }
+    if problems.is_empty() { Ok(files) } else { Err(in_file_order(problems)) }
 }
 
 fn file(findings: &mut SourceFindings<'_>) -> Vec<Case> {
     let root = match findings.read_yaml(NODES_MAX) {
         Ok(Some(root)) => root,
         Ok(None) => {
-            let start = Location {
-                line: 1,
-                column: 1,
-                width: 1,
-            };
+            let start = Location { line: 1, column: 1, width: 1 };
             let nothing = Diagnostic::new(start, "the file has no tests");
             findings.problem(nothing.hint("write `tests:` and a list of tests"));
             return Vec::new();
@@ -148,10 +140,7 @@ fn case(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Case> {
         match key {
             "name" => {
                 let text = reader::text(value, key, findings)?;
-                name = Some(Located {
-                    value: text.to_owned(),
-                    location: value.location,
-                });
+                name = Some(Located { value: text.to_owned(), location: value.location });
             }
             _ => {
                 let mut findings = findings.at(".steps");
@@ -202,9 +191,7 @@ fn step(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Undated> {
         findings.problem(Diagnostic::new(node.location, text));
         return None;
     };
-    let descriptors = request
-        .as_ref()
-        .map(|request: &Request| request.descriptors.len());
+    let descriptors = request.as_ref().map(|request: &Request| request.descriptors.len());
     let expected = expect.map(|node| {
         let mut findings = findings.at(".expect");
         expectation::read(node, descriptors, &mut findings)
@@ -243,10 +230,7 @@ fn dated(undated: Vec<Undated>, findings: &mut SourceFindings<'_>) -> Vec<Step> 
         };
         let mut findings = findings.at(step.place.trim_start_matches(&*findings.place));
         if now.is_some() && time < before {
-            let text = format!(
-                "time goes back: the step before is at {}",
-                before.to_rfc3339()
-            );
+            let text = format!("time goes back: the step before is at {}", before.to_rfc3339());
             findings.problem(Diagnostic::new(location, text));
         }
         if time.as_micros() >= EXACT_MAX {

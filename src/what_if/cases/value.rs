@@ -15,9 +15,8 @@ pub(crate) fn fields<'n>(
     findings: &mut SourceFindings<'_>,
 ) -> Option<Vec<(&'n str, &'n Node)>> {
     let pairs = reader::map(node, known, findings)?;
-    let named = pairs
-        .iter()
-        .map(|(key, value)| (reader::key(key, known, (&[], ""), findings), value));
+    let named =
+        pairs.iter().map(|(key, value)| (reader::key(key, known, (&[], ""), findings), value));
     Some(named.filter(|(key, _)| !key.is_empty()).collect())
 }
 

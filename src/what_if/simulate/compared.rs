@@ -82,11 +82,7 @@ impl Compared {
     /// # Errors
     /// Terms that make no limit, with what to write instead.
     pub fn of_terms(terms: &Terms, named: &[Named], options: &Options) -> Result<Self, String> {
-        let named = if named.is_empty() {
-            &[Named::All]
-        } else {
-            named
-        };
+        let named = if named.is_empty() { &[Named::All] } else { named };
         let limit = Limit::new(terms).map_err(|error| error.to_string())?;
         let (requests, period) = (limit.requests, limit.period);
         let unit = Unit::of(period);
@@ -113,23 +109,20 @@ impl Compared {
         options: &Options,
     ) -> Result<Self, String> {
         let query = Query::of_entries(domain, entries.iter().map(|entry| &**entry))?;
-        let RuleLimit {
-            rule,
-            origin,
-            notes,
-            compare,
-        } = RuleLimit::find(rules, &query).map_err(|found| match found {
-            NotLimited::UnknownDomain => {
-                let known: Vec<&str> = rules.domains().iter().map(|known| &*known.name).collect();
-                let known = known.join(", ");
-                format!("there is no domain {domain}; there are {known}")
-            }
-            NotLimited::Invalid(error) => error,
-            NotLimited::Unlimited(_) | NotLimited::NoRule => format!(
-                "{} of domain {domain} is not limited: {found}; see tollgate explain",
-                entries.join(", ")
-            ),
-        })?;
+        let RuleLimit { rule, origin, notes, compare } =
+            RuleLimit::find(rules, &query).map_err(|found| match found {
+                NotLimited::UnknownDomain => {
+                    let known: Vec<&str> =
+                        rules.domains().iter().map(|known| &*known.name).collect();
+                    let known = known.join(", ");
+                    format!("there is no domain {domain}; there are {known}")
+                }
+                NotLimited::Invalid(error) => error,
+                NotLimited::Unlimited(_) | NotLimited::NoRule => format!(
+                    "{} of domain {domain} is not limited: {found}; see tollgate explain",
+                    entries.join(", ")
+                ),
+            })?;
         let limit = compare.limit;
         let mut compared = Self {
             title: format!("{rule} at {origin}: {limit}"),
@@ -168,9 +161,7 @@ impl Options {
         Self {
             burst: self.burst.filter(|_| takes(LimitOption::Burst)),
             buckets: self.buckets.filter(|_| takes(LimitOption::Buckets)),
-            over_limit_hits: self
-                .over_limit_hits
-                .filter(|_| takes(LimitOption::OverLimitHits)),
+            over_limit_hits: self.over_limit_hits.filter(|_| takes(LimitOption::OverLimitHits)),
             max_wait: self.max_wait.filter(|_| takes(LimitOption::MaxWait)),
             lease: self.lease.filter(|_| takes(LimitOption::Lease)),
             hold: self.hold,
@@ -216,10 +207,7 @@ fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compa
     let mut limits = Vec::new();
     for (algorithm, options) in wanted {
         let limit = options.limit(terms, algorithm)?;
-        let compare = Compare {
-            limit,
-            book_ahead: limit.max_wait,
-        };
+        let compare = Compare { limit, book_ahead: limit.max_wait };
         if !limits.contains(&compare) {
             limits.push(compare);
         }
@@ -248,12 +236,8 @@ fn all(options: &Options) -> Vec<(Algorithm, Options)> {
 pub(crate) fn same_period(limit: &Limit) -> Terms {
     let period = limit.period.as_micros();
     let mut units = Unit::ALL.into_iter().rev();
-    let unit = units
-        .find(|unit| period.is_multiple_of(unit.span().as_micros()))
-        .unwrap_or(Unit::Second);
+    let unit =
+        units.find(|unit| period.is_multiple_of(unit.span().as_micros())).unwrap_or(Unit::Second);
     let unit_multiplier = u32::try_from(period / unit.span().as_micros()).unwrap_or(u32::MAX);
-    Terms {
-        unit_multiplier,
-        ..Terms::new(limit.requests, unit, limit.algorithm)
-    }
+    Terms { unit_multiplier, ..Terms::new(limit.requests, unit, limit.algorithm) }
 }

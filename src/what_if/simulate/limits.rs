@@ -72,24 +72,15 @@ impl RuleLimit {
             rule: rule.path.to_string(),
             origin: rule.origin.to_string(),
             notes: notes(rule),
-            compare: Compare {
-                limit: check.limit,
-                book_ahead: check.book_ahead,
-            },
+            compare: Compare { limit: check.limit, book_ahead: check.book_ahead },
         })
     }
 }
 
 fn notes(rule: &Rule) -> Vec<String> {
     let notes = [
-        (
-            rule.shadow_mode,
-            "shadow_mode: counted as shown, but never over limit",
-        ),
-        (
-            rule.quota_mode,
-            "quota_mode: over limit when every quota of the request is used up",
-        ),
+        (rule.shadow_mode, "shadow_mode: counted as shown, but never over limit"),
+        (rule.quota_mode, "quota_mode: over limit when every quota of the request is used up"),
         (
             matches!(rule.on_limit, OnLimit::Degrade { .. }),
             "on_limit: degrade: requests over the limit are admitted, and a header asks the upstream for a cheap response",

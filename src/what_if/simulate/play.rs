@@ -50,18 +50,9 @@ pub(crate) fn run(
     work: Work,
 ) -> Run {
     let limit = compare.limit;
-    let Played {
-        admitted: begun,
-        over_limit,
-        queued,
-        wait_max,
-    } = play(compare, calls, work);
+    let Played { admitted: begun, over_limit, queued, wait_max } = play(compare, calls, work);
     let is_held = limit.algorithm.counts_holders();
-    let (within, weight) = if is_held {
-        (work.hold, 1)
-    } else {
-        (period, work.hits)
-    };
+    let (within, weight) = if is_held { (work.hold, 1) } else { (period, work.hits) };
     let level = levels(shown, within, &begun).into_iter();
     Run {
         label: label(&limit),
@@ -86,20 +77,12 @@ pub(crate) fn run(
 pub(crate) fn play(&Compare { limit, book_ahead }: &Compare, calls: &[Time], work: Work) -> Played {
     let counters = Counters::new(BYTES_MAX, "simulate", &Metrics::new());
     let is_held = limit.algorithm.counts_holders();
-    let check = Check {
-        book_ahead,
-        ..Check::new(Key::from("simulate"), limit, Hits::Add(work.hits))
-    };
+    let check =
+        Check { book_ahead, ..Check::new(Key::from("simulate"), limit, Hits::Add(work.hits)) };
     let decide = |hits, number: usize, now| {
         let holder = is_held.then(|| number.to_string().into_bytes().into());
         let request = CheckRequest {
-            checks: [Check {
-                hits,
-                holder,
-                ..check.clone()
-            }]
-            .into_iter()
-            .collect(),
+            checks: [Check { hits, holder, ..check.clone() }].into_iter().collect(),
             ..CheckRequest::default()
         };
         counters.decide(&request, now)[0]
@@ -160,10 +143,8 @@ fn levels((start, length): (Time, Span), within: Span, begun: &[Time]) -> Vec<u6
     for (at, level) in levels.iter_mut().enumerate() {
         let (from, to) = (begins(start, length, at), begins(start, length, at + 1));
         let mut look = |first: &mut usize, next: usize, now: Time| {
-            *first += begun[*first..next]
-                .iter()
-                .take_while(|begun| now.since(**begun) >= within)
-                .count();
+            *first +=
+                begun[*first..next].iter().take_while(|begun| now.since(**begun) >= within).count();
             *level = (*level).max((next - *first) as u64);
         };
         look(&mut first, next, from);
@@ -200,10 +181,7 @@ mod tests {
     use super::*;
 
     fn at(micros: &[u64]) -> Vec<Time> {
-        micros
-            .iter()
-            .map(|&micros| Time::from_micros(micros))
-            .collect()
+        micros.iter().map(|&micros| Time::from_micros(micros)).collect()
     }
 
     #[test]
@@ -221,10 +199,7 @@ mod tests {
         let (start, length) = (Time::from_micros(600), Span::from_micros(600));
         let begun = at(&[600, 601, 612, 640, 1_199, 1_200]);
         let sums = columns((start, length), &begun, 2);
-        assert_eq!(
-            (sums[0], sums[1], sums[4], sums[59], sums.iter().sum()),
-            (4, 2, 2, 2, 10_u64)
-        );
+        assert_eq!((sums[0], sums[1], sums[4], sums[59], sums.iter().sum()), (4, 2, 2, 2, 10_u64));
         let levels = levels((start, length), Span::from_micros(12), &begun);
         assert_eq!(levels[..6], [2, 2, 1, 0, 1, 1]);
         assert_eq!(levels[59], 1);

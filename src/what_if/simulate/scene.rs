@@ -49,21 +49,15 @@ impl Extent {
         let period = compared.period;
         let traffic = Traffic::new(pattern, compared.requests, period, self.hits)?;
         let number = self.calls.unwrap_or_else(|| default_calls(&traffic));
-        let work = Work {
-            calls: number,
-            hits: self.hits,
-            hold,
-        };
+        let work = Work { calls: number, hits: self.hits, hold };
         let calls: Vec<Time> = (0..work.calls).map(|index| traffic.at(index)).collect();
         let (start, last) = (traffic.start, traffic.at(work.calls - 1));
         if last.plus(work.hold) >= END_MAX {
-            return Err(
-                "these requests would last beyond the year 2255; reduce --calls".to_owned(),
-            );
+            return Err("these requests would last beyond the year 2255; reduce --calls".to_owned());
         }
-        let shown = self.show.unwrap_or(Span::from_micros(
-            period.as_micros().saturating_mul(PERIODS_DEFAULT),
-        ));
+        let shown = self
+            .show
+            .unwrap_or(Span::from_micros(period.as_micros().saturating_mul(PERIODS_DEFAULT)));
         if shown == Span::ZERO {
             return Err("a time of 0 s cannot be drawn; increase --show".to_owned());
         }
@@ -82,10 +76,7 @@ impl Extent {
             period,
             note: note(&runs, lasted, period),
             lasted,
-            chart: CallChart {
-                shown,
-                hits: play::columns(shown_from, &calls, work.hits),
-            },
+            chart: CallChart { shown, hits: play::columns(shown_from, &calls, work.hits) },
             runs,
         })
     }

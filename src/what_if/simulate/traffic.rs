@@ -80,12 +80,7 @@ impl fmt::Display for Pattern {
             }
             Self::Rate(rate) => {
                 let digits = format!("{:06}", rate % RATE_SECONDS);
-                write!(
-                    formatter,
-                    "{}.{}",
-                    rate / RATE_SECONDS,
-                    digits.trim_end_matches('0')
-                )
+                write!(formatter, "{}.{}", rate / RATE_SECONDS, digits.trim_end_matches('0'))
             }
         }
     }
@@ -112,11 +107,9 @@ impl Traffic {
         let (calls, over, every) = match pattern {
             Pattern::Steady => (1, 0, worth.div_ceil(requests)),
             Pattern::Double => (2 * requests, worth, worth),
-            Pattern::Bursty => (
-                (2 * requests / hits).max(2),
-                micros / BURST_PARTS,
-                micros.saturating_mul(2),
-            ),
+            Pattern::Bursty => {
+                ((2 * requests / hits).max(2), micros / BURST_PARTS, micros.saturating_mul(2))
+            }
             Pattern::Rate(rate) => {
                 let over = RATE_SECONDS * MICROS_PER_SECOND;
                 (rate, over, over)
@@ -143,22 +136,13 @@ impl Traffic {
         let rounds = (index / self.calls).saturating_mul(self.every.as_micros());
         let part = u128::from(index % self.calls) * u128::from(self.over.as_micros());
         let part = u64::try_from(part / u128::from(self.calls)).unwrap_or(u64::MAX);
-        self.start
-            .plus(self.first)
-            .plus(Span::from_micros(rounds))
-            .plus(Span::from_micros(part))
+        self.start.plus(self.first).plus(Span::from_micros(rounds)).plus(Span::from_micros(part))
     }
 }
 
 impl fmt::Display for Traffic {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            pattern,
-            calls,
-            over,
-            every,
-            ..
-        } = self;
+        let Self { pattern, calls, over, every, .. } = self;
         let gap = Span::from_micros(over.as_micros() / calls);
         let is_even = over.as_micros().is_multiple_of(*calls);
         match pattern {
@@ -196,9 +180,7 @@ mod tests {
     fn times(pattern: Pattern, requests: u64, hits: u64) -> Vec<u64> {
         let traffic = Traffic::new(pattern, requests, Span::from_secs(1), hits);
         let traffic = traffic.expect("there is a rate");
-        (0..6)
-            .map(|index| traffic.at(index).since(traffic.start).as_micros())
-            .collect()
+        (0..6).map(|index| traffic.at(index).since(traffic.start).as_micros()).collect()
     }
 
     #[test]
@@ -229,18 +211,7 @@ mod tests {
     fn a_rate_is_read_exactly() {
         assert_eq!(rate("20"), Some(20_000_000));
         assert_eq!(rate("0.000001"), Some(1));
-        for wrong in [
-            "",
-            "0",
-            "0.0",
-            ".5",
-            "-1",
-            "1e3",
-            "0.0000001",
-            "1000001",
-            "1.5.5",
-            "fast",
-        ] {
+        for wrong in ["", "0", "0.0", ".5", "-1", "1e3", "0.0000001", "1000001", "1.5.5", "fast"] {
             assert_eq!(rate(wrong), None, "{wrong}");
         }
         for text in ["20", "0.5", "0.000001"] {
@@ -255,10 +226,7 @@ mod tests {
             let traffic = traffic.expect("there is a rate");
             assert!(
                 traffic.start >= BEGINNING
-                    && traffic
-                        .start
-                        .as_micros()
-                        .is_multiple_of(secs * MICROS_PER_SECOND)
+                    && traffic.start.as_micros().is_multiple_of(secs * MICROS_PER_SECOND)
             );
         }
     }

@@ -52,10 +52,7 @@ impl Input {
             Box::new(file)
         };
         let bytes_read = Rc::new(Cell::new(0));
-        let counted = Counted {
-            from,
-            bytes: bytes_read.clone(),
-        };
+        let counted = Counted { from, bytes: bytes_read.clone() };
         Ok(Self {
             lines: decompressed(BufReader::with_capacity(BUFFER_BYTES, counted))?,
             line: Vec::new(),
@@ -73,9 +70,7 @@ impl Input {
         }
         if self.line.len() > LINE_BYTES_MAX && self.line.last() != Some(&b'\n') {
             self.lines.skip_until(b'\n')?;
-            return Ok(Some(Err(format!(
-                "it has more than {LINE_BYTES_MAX} bytes"
-            ))));
+            return Ok(Some(Err(format!("it has more than {LINE_BYTES_MAX} bytes"))));
         }
         Ok(Some(Ok(&self.line)))
     }
@@ -104,10 +99,7 @@ fn decompressed(mut from: impl BufRead + 'static) -> io::Result<Box<dyn BufRead>
     Ok(if is_gzip {
         buffered(Box::new(MultiGzDecoder::new(whole)))
     } else if is_zstd {
-        buffered(Box::new(Frames {
-            source: whole,
-            decoder: FrameDecoder::new(),
-        }))
+        buffered(Box::new(Frames { source: whole, decoder: FrameDecoder::new() }))
     } else {
         Box::new(whole)
     })
@@ -121,9 +113,7 @@ impl<R: BufRead> Read for Frames<R> {
             }
             if !self.decoder.is_finished() {
                 let one = BlockDecodingStrategy::UptoBlocks(1);
-                self.decoder
-                    .decode_blocks(&mut self.source, one)
-                    .map_err(io::Error::other)?;
+                self.decoder.decode_blocks(&mut self.source, one).map_err(io::Error::other)?;
                 continue;
             }
             if self.source.fill_buf()?.is_empty() {

@@ -131,10 +131,7 @@ impl Form for Entry {
     /// An entry of metadata: `key=value`.
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         let entry = query::Entry::parse(text).map_err(E::custom)?;
-        Ok(Self {
-            key: entry.key.to_vec(),
-            value: entry.value.to_vec(),
-        })
+        Ok(Self { key: entry.key.to_vec(), value: entry.value.to_vec() })
     }
 }
 
@@ -219,9 +216,7 @@ fn rounded(number: f64) -> Option<u64> {
 fn expected<T, E: Error>(read: Option<T>, value: &Value, expected: &str) -> Result<Option<T>, E> {
     match read {
         Some(read) => Ok(Some(read)),
-        None => Err(E::custom(format_args!(
-            "invalid value: {value}, expected {expected}"
-        ))),
+        None => Err(E::custom(format_args!("invalid value: {value}, expected {expected}"))),
     }
 }
 

@@ -36,10 +36,7 @@ impl Envoy {
         let file = home.join("envoy.yaml");
         fs::write(&file, config).expect("the directory exists");
         let mut command = Command::new(tool("envoy"));
-        command
-            .arg("-c")
-            .arg(&file)
-            .args(["--concurrency", "1", "-l", "warning"]);
+        command.arg("-c").arg(&file).args(["--concurrency", "1", "-l", "warning"]);
         // Without it each Envoy leaves a file in /dev/shm for ever, and those of one base id are in
         // each other's way.
         command.arg("--disable-hot-restart");
@@ -61,17 +58,13 @@ impl Envoy {
     pub(crate) fn stats(&self) -> HashMap<String, u64> {
         let page = http::get(self.admin, "/stats");
         let lines = page.body.lines().filter_map(|line| line.split_once(": "));
-        lines
-            .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
-            .collect()
+        lines.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
     }
 }
 
 /// A file of `deploy/envoy`, to be served on these ports.
 pub(crate) fn config(name: &str, ports: &Ports) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("deploy/envoy")
-        .join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy").join(name);
     let text = fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
     let text = [

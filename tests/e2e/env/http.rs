@@ -18,12 +18,7 @@ pub(crate) struct Request<'r> {
 impl<'r> Request<'r> {
     /// GET without a header of its own.
     pub(crate) fn get(path: &'r str) -> Self {
-        Self {
-            method: "GET",
-            path,
-            headers: &[],
-            raw_header: None,
-        }
+        Self { method: "GET", path, headers: &[], raw_header: None }
     }
 
     /// The same with these headers.
@@ -39,11 +34,7 @@ impl<'r> Request<'r> {
 
     /// A call of gRPC without a message.
     pub(crate) fn grpc(path: &'r str) -> Self {
-        Self {
-            method: "POST",
-            ..Self::get(path)
-        }
-        .with(&[
+        Self { method: "POST", ..Self::get(path) }.with(&[
             ("content-type", "application/grpc"),
             ("te", "trailers"),
             ("content-length", "0"),
@@ -54,10 +45,7 @@ impl<'r> Request<'r> {
     pub(crate) fn begin(self, connection: &mut Connection) -> io::Result<()> {
         let mut bytes =
             format!("{} {} HTTP/1.1\r\nhost: e2e\r\n", self.method, self.path).into_bytes();
-        let headers = self
-            .headers
-            .iter()
-            .map(|&(name, value)| (name, value.as_bytes()));
+        let headers = self.headers.iter().map(|&(name, value)| (name, value.as_bytes()));
         for (name, value) in headers.chain(self.raw_header) {
             bytes.extend([name.as_bytes(), b": ", value, b"\r\n"].concat());
         }
@@ -98,10 +86,8 @@ pub(crate) trait Headers {
 
 impl Headers for Reply {
     fn header(&self, name: &str) -> Option<&str> {
-        let mut values = self
-            .headers
-            .iter()
-            .filter_map(|header| header.strip_prefix(name)?.strip_prefix(": "));
+        let mut values =
+            self.headers.iter().filter_map(|header| header.strip_prefix(name)?.strip_prefix(": "));
         let first = values.next();
         assert_eq!(values.next(), None, "{name} is repeated: {self:?}");
         first

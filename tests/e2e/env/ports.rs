@@ -37,25 +37,17 @@ impl Ports {
             let held = (first..first + BLOCK_SIZE)
                 .map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
             if let Ok(held) = held.collect() {
-                return Self {
-                    first,
-                    held: Mutex::new(held),
-                };
+                return Self { first, held: Mutex::new(held) };
             }
         }
-        panic!(
-            "no {BLOCK_SIZE} free ports in a row from {} on",
-            BLOCKS.start * BLOCK_SIZE
-        );
+        panic!("no {BLOCK_SIZE} free ports in a row from {} on", BLOCKS.start * BLOCK_SIZE);
     }
 
     /// Releases ports, to be bound by the process under test.
     pub(crate) fn release<const N: usize>(&self, ports: [SocketAddr; N]) {
         let mut held = self.held.lock();
         held.retain(|listener| {
-            ports
-                .iter()
-                .all(|port| listener.local_addr().is_ok_and(|held| held != *port))
+            ports.iter().all(|port| listener.local_addr().is_ok_and(|held| held != *port))
         });
     }
 

@@ -54,12 +54,7 @@ impl Timed {
     /// Fails unless the request was admitted with this many remaining.
     pub(crate) fn passed_with(self, remaining: u64) -> Self {
         assert_eq!(self.outcome(), Outcome::Passed, "{:?}", self.reply);
-        assert_eq!(
-            self.reply.number("x-ratelimit-remaining"),
-            remaining,
-            "{:?}",
-            self.reply
-        );
+        assert_eq!(self.reply.number("x-ratelimit-remaining"), remaining, "{:?}", self.reply);
         self
     }
 
@@ -77,15 +72,8 @@ impl Timed {
     /// Fails unless this header is the whole seconds until `then`, rounded up, at some time during
     /// the request.
     pub(crate) fn counts_down(&self, header: &str, then: RangeInclusive<Time>) {
-        let least = then
-            .start()
-            .since(self.received_at.plus(CLOCK_SKEW.into()))
-            .ceil_secs();
-        let most = then
-            .end()
-            .plus(CLOCK_SKEW.into())
-            .since(self.sent_at)
-            .ceil_secs();
+        let least = then.start().since(self.received_at.plus(CLOCK_SKEW.into())).ceil_secs();
+        let most = then.end().plus(CLOCK_SKEW.into()).since(self.sent_at).ceil_secs();
         let seconds = self.reply.number(header);
         assert!(
             (least..=most).contains(&seconds),

@@ -53,15 +53,10 @@ impl Service {
     /// Starts it where it was, and waits until it serves.
     pub(crate) fn start_again(&self) {
         let mut command = command(&[]);
-        command
-            .envs(self.variables.iter().map(|(name, value)| (name, value)))
-            .arg(&self.rules);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value))).arg(&self.rules);
         let mut slot = self.slot();
-        let process = slot.insert(Process::start(
-            "tollgate",
-            command,
-            self.home.join("tollgate.log"),
-        ));
+        let process =
+            slot.insert(Process::start("tollgate", command, self.home.join("tollgate.log")));
         let http = self.http;
         process.wait_until_ready(|| {
             http::try_get(http, "/ready").is_ok_and(|reply| reply.status == 200)

@@ -70,9 +70,8 @@ impl Upstream {
             .enable_io()
             .build()
             .expect("a runtime can be built");
-        let listener = runtime
-            .block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
-            .expect("there is a port");
+        let listener =
+            runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).expect("there is a port");
         let addr = listener.local_addr().expect("it is bound");
         let state = Arc::new(BackendState {
             answers: Mutex::default(),
@@ -82,11 +81,7 @@ impl Upstream {
             inside_max: AtomicUsize::new(0),
         });
         runtime.spawn(serve(listener, state.clone()));
-        Self {
-            addr,
-            state,
-            _runtime: runtime,
-        }
+        Self { addr, state, _runtime: runtime }
     }
 
     /// Where it listens.
@@ -125,10 +120,7 @@ impl Upstream {
 impl Answer {
     /// Says so.
     pub(crate) fn of(headers: &[(&'static str, &'static str)], body: &'static str) -> Self {
-        Self {
-            headers: headers.to_vec(),
-            steps: vec![Step::Send(body)],
-        }
+        Self { headers: headers.to_vec(), steps: vec![Step::Send(body)] }
     }
 
     /// Waits at the gate before anything is said, even the headers.
@@ -146,11 +138,7 @@ impl Answer {
     async fn give(self, in_flight: InFlight) -> Response<Body> {
         // Headers go out when this returns, so what comes before the first piece is waited for
         // here.
-        let waits = self
-            .steps
-            .iter()
-            .take_while(|step| matches!(step, Step::Wait))
-            .count();
+        let waits = self.steps.iter().take_while(|step| matches!(step, Step::Wait)).count();
         for _ in 0..waits {
             in_flight.wait().await;
         }
@@ -171,12 +159,8 @@ impl Answer {
         let response = self
             .headers
             .iter()
-            .fold(Response::builder(), |response, (name, value)| {
-                response.header(*name, *value)
-            });
-        response
-            .body(body)
-            .expect("tests send headers that are ones")
+            .fold(Response::builder(), |response, (name, value)| response.header(*name, *value));
+        response.body(body).expect("tests send headers that are ones")
     }
 }
 
@@ -198,12 +182,7 @@ impl InFlight {
 
     /// Waits for its release.
     async fn wait(&self) {
-        self.0
-            .gate
-            .acquire()
-            .await
-            .expect("the gate is never closed")
-            .forget();
+        self.0.gate.acquire().await.expect("the gate is never closed").forget();
     }
 }
 

@@ -28,10 +28,7 @@ esac"#,
     // Targets and variables exist.
     ("make", r#"exec "$MAKE" --dry-run "$@""#),
     // The mounted folder exists.
-    (
-        "docker",
-        r#"for word; do case "$word" in *:ro) test -d "${word%%:*}" ;; esac; done"#,
-    ),
+    ("docker", r#"for word; do case "$word" in *:ro) test -d "${word%%:*}" ;; esac; done"#),
     // Each file exists.
     (
         "kubectl",
@@ -107,9 +104,7 @@ fn try_it(announced: &str, path: &str) {
     );
     let once = run(curl, path);
     assert!(once.contains(r#""overallCode":"OK""#), "{once}");
-    look_until("the limit is reached", || {
-        run(curl, path).contains("OVER_LIMIT")
-    });
+    look_until("the limit is reached", || run(curl, path).contains("OVER_LIMIT"));
 }
 
 /// Blocks of a language.
@@ -119,10 +114,8 @@ fn blocks(page: &str, language: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     while let (Some(block), Some(text_after)) = (parts.next(), parts.next()) {
         if let Some(commands) = block.strip_prefix(&format!("{language}\n")) {
-            blocks.push(Block {
-                commands: commands.to_owned(),
-                text_before: text_before.to_owned(),
-            });
+            blocks
+                .push(Block { commands: commands.to_owned(), text_before: text_before.to_owned() });
         }
         text_before = text_after;
     }
@@ -135,19 +128,14 @@ fn with_standins(machine: &Machine) -> String {
     let path = env::var("PATH").expect("there is one");
     let tool = |name: &str| crate::suite::tools::tool(name).display().to_string();
     let make = env::split_paths(&path).map(|folder| folder.join("make"));
-    let make = make
-        .into_iter()
-        .find(|path| path.exists())
-        .expect("make is installed");
+    let make = make.into_iter().find(|path| path.exists()).expect("make is installed");
     let values = [
         ("BUILT", env!("CARGO_BIN_EXE_tollgate").to_owned()),
         ("STANDINS", folder.display().to_string()),
         ("MAKE", make.display().to_string()),
         ("HELM", tool("helm")),
     ];
-    let values: String = values
-        .map(|(name, value)| format!("{name}='{value}'\n"))
-        .concat();
+    let values: String = values.map(|(name, value)| format!("{name}='{value}'\n")).concat();
     for (name, script) in STANDINS {
         let file = folder.join(name);
         fs::write(&file, format!("#!/bin/sh\nset -e\n{values}{script}\n")).expect("it is ours");
@@ -163,11 +151,7 @@ fn run(commands: &str, path: &str) -> String {
     // A file, because services in the background would keep a pipe open.
     let file = fs::File::create(&log).expect("it is ours");
     let errors = file.try_clone().expect("it is open");
-    let ran = shell(commands, path)
-        .stdin(Stdio::null())
-        .stdout(file)
-        .stderr(errors)
-        .status();
+    let ran = shell(commands, path).stdin(Stdio::null()).stdout(file).stderr(errors).status();
     let output = fs::read_to_string(&log).expect("it is text");
     assert!(ran.expect("sh runs").success(), "{commands}\n{output}");
     output

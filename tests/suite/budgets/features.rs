@@ -33,10 +33,9 @@ fn succeeded(words: &[&str]) -> Ran {
 /// Two of three requests of `u` are admitted, and one of two of `v`: the organization has no more.
 async fn ask_five(server: &TestServer) {
     let mut client = server.client().await;
-    for (user, codes) in [
-        ("u", &[Code::Ok, Code::Ok, Code::OverLimit][..]),
-        ("v", &[Code::Ok, Code::OverLimit]),
-    ] {
+    for (user, codes) in
+        [("u", &[Code::Ok, Code::Ok, Code::OverLimit][..]), ("v", &[Code::Ok, Code::OverLimit])]
+    {
         for code in codes {
             let answer = client.ask("d", &[("org", "a"), ("user", user)]).await;
             assert_eq!(answer, *code, "{user}");
@@ -76,10 +75,7 @@ fn simulation_is_of_the_last_limit_and_says_so() {
     let rules = folder.path("rules");
     let text = succeeded(&["simulate", &rules, "d", "org=a", "user=u", "--calls", "10"]).stdout;
     assert!(text.contains("d.org.user"), "{text}");
-    assert!(
-        text.contains("other limits are decided in one step with it"),
-        "{text}"
-    );
+    assert!(text.contains("other limits are decided in one step with it"), "{text}");
 }
 
 #[test]
@@ -125,9 +121,7 @@ async fn top_keys_are_of_the_level_that_is_over_limit() {
 #[tokio::test]
 async fn every_level_is_counted_while_redis_is_away() {
     let mut redis = RedisProcess::start();
-    let server = TestServer::with_rules(RULES)
-        .with_env("REDIS_URL", &redis.url())
-        .start();
+    let server = TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).start();
     let mut client = server.client().await;
     let mut peek = request("d", &[&[("org", "b")]]);
     peek.descriptors[0].hits_addend = Some(0);

@@ -58,9 +58,7 @@ async fn stopped_redis_delays_no_answer_beyond_ten_seconds() {
 
 #[test]
 fn redis_restarted_empty() {
-    FaultScenario::direct()
-        .that_loses_data()
-        .run(|scenario| scenario.servers.redis.restart());
+    FaultScenario::direct().that_loses_data().run(|scenario| scenario.servers.redis.restart());
 }
 
 /// Replies come after the callers' deadline, and within STORE_TIMEOUT: Redis is slow, and is not
@@ -68,13 +66,11 @@ fn redis_restarted_empty() {
 #[test]
 fn replies_later_than_callers_wait() {
     const DEADLINE: Duration = Duration::from_millis(200);
-    let report = FaultScenario::proxied(&[PATIENT])
-        .with_deadline(DEADLINE)
-        .run(|scenario| {
-            scenario.proxy().set(Fault::Delay(DEADLINE * 3 / 2));
-            scenario.wait_until_policies_answer_to(SLOW);
-            scenario.proxy().set(Fault::None);
-        });
+    let report = FaultScenario::proxied(&[PATIENT]).with_deadline(DEADLINE).run(|scenario| {
+        scenario.proxy().set(Fault::Delay(DEADLINE * 3 / 2));
+        scenario.wait_until_policies_answer_to(SLOW);
+        scenario.proxy().set(Fault::None);
+    });
     assert_eq!(report.history.outages, 0, "{report:#?}");
 }
 
@@ -132,13 +128,9 @@ fn scripts_flushed() {
 #[test]
 fn redis_out_of_memory() {
     FaultScenario::direct().run(|scenario| {
-        scenario
-            .redis()
-            .command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+        scenario.redis().command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
         scenario.wait_until_policies_answer_to(ERROR_REPLIES);
-        scenario
-            .redis()
-            .command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        scenario.redis().command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     });
 }
 
@@ -146,9 +138,7 @@ fn redis_out_of_memory() {
 fn redis_is_a_replica_of_a_lost_master() {
     FaultScenario::direct().run(|scenario| {
         // Nothing listens on port 1.
-        scenario
-            .redis()
-            .command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+        scenario.redis().command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
         scenario.wait_until_policies_answer_to(ERROR_REPLIES);
         scenario.redis().command::<()>(&["REPLICAOF", "NO", "ONE"]);
     });
@@ -165,14 +155,11 @@ async fn a_demoted_redis_is_connected_to_about_once_a_second_until_its_address_l
     );
     let (old, new) = (RedisProcess::start(), RedisProcess::start());
     let proxy = Proxy::before(old.port());
-    let server = TestServer::with_rules(&rules)
-        .with_env("REDIS_URL", &proxy.addr().to_string())
-        .start();
+    let server =
+        TestServer::with_rules(&rules).with_env("REDIS_URL", &proxy.addr().to_string()).start();
     let mut client = server.client().await;
-    eventually("the old master counts", async || {
-        client.ask("d", &[("k", "v")]).await == Code::Ok
-    })
-    .await;
+    eventually("the old master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok)
+        .await;
     old.command::<()>(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
     eventually("the old master is read-only", async || {
         client.ask("d", &[("k", "v")]).await == Code::OverLimit
@@ -187,15 +174,10 @@ async fn a_demoted_redis_is_connected_to_about_once_a_second_until_its_address_l
     let seconds = usize::try_from(Clock::system().now().since(began).ceil_secs()).expect("few");
     let opened = proxy.opened() - opened;
     // At least 0.75 s apart, and heartbeats may begin meanwhile.
-    assert!(
-        opened <= 2 + seconds * 4 / 3 + 2,
-        "{opened} connections in {seconds} s"
-    );
+    assert!(opened <= 2 + seconds * 4 / 3 + 2, "{opened} connections in {seconds} s");
     proxy.repoint(new.port());
-    eventually("the new master counts", async || {
-        client.ask("d", &[("k", "v")]).await == Code::Ok
-    })
-    .await;
+    eventually("the new master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok)
+        .await;
     let keys: Vec<String> = new.command(&["KEYS", "d_k_*"]);
     assert_eq!(keys.len(), 1);
 }
@@ -219,9 +201,7 @@ descriptors:
     let foreign = foreign.chain(strings.map(|rule| (rule, "RPUSH", "x")));
     for (rule, command, value) in foreign.chain([("log", "RPUSH", "word"), ("log", "SET", "x")]) {
         let redis = RedisProcess::start();
-        let server = TestServer::with_rules(rules)
-            .with_env("REDIS_URL", &redis.url())
-            .start();
+        let server = TestServer::with_rules(rules).with_env("REDIS_URL", &redis.url()).start();
         let mut client = server.client().await;
         eventually("Redis counts", async || {
             client.ask("d", &[(rule, "v")]).await;
@@ -262,16 +242,8 @@ fn wrong_type_at_one_key() {
 /// Redis reads its file after a restart, a key each ms. Redis 6.2 would answer every 2 MB only.
 #[test]
 fn redis_loading() {
-    let slowly = [
-        "--key-load-delay",
-        "1000",
-        "--loading-process-events-interval-bytes",
-        "1024",
-    ];
-    let redis = RedisProcess::builder()
-        .of(VALKEY_9_1)
-        .with_arguments(&slowly)
-        .start();
+    let slowly = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    let redis = RedisProcess::builder().of(VALKEY_9_1).with_arguments(&slowly).start();
     let fill =
         "for number = 1, 20000 do redis.call('SET', 'ballast ' .. number, string.rep('x', 50)) end";
     redis.command::<()>(&["EVAL", fill, "0"]);
@@ -281,24 +253,18 @@ fn redis_loading() {
         redis.begin_restart();
         scenario.wait_until_policies_answer();
         scenario.wait_until_ready_says("loading");
-        scenario
-            .redis()
-            .command::<()>(&["CONFIG", "SET", "key-load-delay", "0"]);
+        scenario.redis().command::<()>(&["CONFIG", "SET", "key-load-delay", "0"]);
     });
 }
 
 #[test]
 fn password_changed_in_redis_before_the_file() {
-    with_password_file(
-        Single::direct(RedisProcess::start()),
-        &[],
-        |scenario, file| {
-            set_user(&scenario.servers, &["resetpass", ">second"]);
-            close_connections(&scenario.servers);
-            scenario.wait_until_policies_answer_to(ERROR_REPLIES);
-            write_password(file, "second");
-        },
-    );
+    with_password_file(Single::direct(RedisProcess::start()), &[], |scenario, file| {
+        set_user(&scenario.servers, &["resetpass", ">second"]);
+        close_connections(&scenario.servers);
+        scenario.wait_until_policies_answer_to(ERROR_REPLIES);
+        write_password(file, "second");
+    });
 }
 
 #[test]
@@ -324,9 +290,7 @@ fn password_is_rotated(servers: impl Servers) {
     with_password_file(servers, &[PATIENT], |scenario, file| {
         set_user(&scenario.servers, &[">second"]);
         write_password(file, "second");
-        look_until("the file is loaded", || {
-            scenario.server.metric(LOADS) > Some(0.0)
-        });
+        look_until("the file is loaded", || scenario.server.metric(LOADS) > Some(0.0));
         set_user(&scenario.servers, &["resetpass", ">second"]);
         let before = scenario.history();
         close_connections(&scenario.servers);
@@ -335,9 +299,7 @@ fn password_is_rotated(servers: impl Servers) {
         let closed = scenario.history().since(&before);
         // The last policy is that of the test's own requests, too.
         assert!(
-            closed.fallbacks[..3]
-                .iter()
-                .all(|verdicts| *verdicts <= in_flight_max),
+            closed.fallbacks[..3].iter().all(|verdicts| *verdicts <= in_flight_max),
             "{closed:#?}"
         );
     });
@@ -379,14 +341,8 @@ fn write_password(directory: &TempDir, password: &str) {
 fn repeated_outages_leave_nothing_behind() {
     type Step = fn(&mut FaultScenario<Single>);
     let outages: [(Step, Step); 4] = [
-        (
-            |scenario| scenario.servers.redis.kill(),
-            |scenario| scenario.servers.redis.restart(),
-        ),
-        (
-            |scenario| scenario.servers.redis.stop(),
-            |scenario| scenario.servers.redis.cont(),
-        ),
+        (|scenario| scenario.servers.redis.kill(), |scenario| scenario.servers.redis.restart()),
+        (|scenario| scenario.servers.redis.stop(), |scenario| scenario.servers.redis.cont()),
         (
             |scenario| scenario.proxy().set(Fault::RefuseConnections),
             |scenario| scenario.proxy().set(Fault::None),

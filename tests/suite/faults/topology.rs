@@ -20,11 +20,8 @@ fn behind_sentinel() -> FaultScenario<SentinelProcess> {
 }
 
 fn on_cluster_with_replicas() -> FaultScenario<ClusterProcess> {
-    let options = Options {
-        node: RedisProcess::builder().in_own_group(),
-        replicas: 1,
-        ..Options::default()
-    };
+    let options =
+        Options { node: RedisProcess::builder().in_own_group(), replicas: 1, ..Options::default() };
     FaultScenario::new(ClusterProcess::with(options), &[]).that_loses_data()
 }
 
@@ -32,10 +29,7 @@ fn on_cluster_without_full_coverage() -> FaultScenario<ClusterProcess> {
     let node = RedisProcess::builder()
         .in_own_group()
         .with_arguments(&["--cluster-require-full-coverage", "no"]);
-    let options = Options {
-        node,
-        ..Options::default()
-    };
+    let options = Options { node, ..Options::default() };
     FaultScenario::new(ClusterProcess::with(options), &[]).that_loses_data()
 }
 
@@ -51,10 +45,7 @@ fn sentinel_fails_over_as_planned() {
 #[test]
 fn master_behind_sentinel_killed() {
     behind_sentinel().run(|scenario| {
-        let master = scenario
-            .servers
-            .master_by_name()
-            .expect("the sentinels agree");
+        let master = scenario.servers.master_by_name().expect("the sentinels agree");
         scenario.servers.master_mut().kill();
         scenario.wait_until_policies_answer();
         scenario.servers.wait_until_replaced(master);
@@ -126,12 +117,8 @@ fn half_of_the_packets_to_one_node_lost() {
 #[test]
 fn slots_moved() {
     let report = FaultScenario::new(ClusterProcess::start(), &[PATIENT]).run(|scenario| {
-        let mut slots: Vec<u16> = scenario
-            .servers
-            .keys("d_*")
-            .iter()
-            .map(|key| scenario.servers.slot_of(key))
-            .collect();
+        let mut slots: Vec<u16> =
+            scenario.servers.keys("d_*").iter().map(|key| scenario.servers.slot_of(key)).collect();
         slots.sort_unstable();
         slots.dedup();
         for slot in slots.into_iter().take(SLOTS_MOVED) {

@@ -41,10 +41,7 @@ const SECTIONS: [(&str, &[&str]); 7] = [
     ),
     ("Requests and connections", &["api", "http", "limiter"]),
     ("Trial", &["trial"]),
-    (
-        "Metrics, traces, log",
-        &["telemetry", "rules/stats", "net/remote"],
-    ),
+    ("Metrics, traces, log", &["telemetry", "rules/stats", "net/remote"]),
     ("Rules and counters", &[""]),
 ];
 /// The order of the sections on the page.
@@ -100,15 +97,8 @@ fn tables_of_bounds_are_current() {
             tables,
             "\n### {title}\n\n| bound | value | of | beyond it | metric |\n|---|---|---|---|---|\n"
         );
-        for bound in bounds
-            .iter()
-            .filter(|bound| section_of(&bound.file) == title)
-        {
-            let metrics: Vec<_> = bound
-                .metrics
-                .iter()
-                .map(|name| format!("`{name}`"))
-                .collect();
+        for bound in bounds.iter().filter(|bound| section_of(&bound.file) == title) {
+            let metrics: Vec<_> = bound.metrics.iter().map(|name| format!("`{name}`")).collect();
             let _ = writeln!(
                 tables,
                 "| `{}` | {} | {} | {} | {} |",
@@ -130,11 +120,7 @@ fn names_of_bounds_are_unique_and_their_metrics_exist() {
     let known = fs::read_to_string(root().join("docs/metrics.md")).expect("the page is there");
     let mut names = BTreeSet::new();
     for bound in bounds(&sources()) {
-        assert!(
-            names.insert(bound.name.clone()),
-            "`{}` is named twice",
-            bound.name
-        );
+        assert!(names.insert(bound.name.clone()), "`{}` is named twice", bound.name);
         for metric in &bound.metrics {
             let family = metric.split('{').next().unwrap_or_default();
             assert!(
@@ -213,10 +199,7 @@ fn bound(sources: &[Source], source: &Source, number: usize, head: &str) -> Boun
     let mut text = head.to_owned();
     let mut lines = source.lines[number + 1..].iter().peekable();
     while let Some(more) = lines.next_if(|line| line.trim_start().starts_with("//")) {
-        text = format!(
-            "{text} {}",
-            more.trim_start().trim_start_matches("//").trim()
-        );
+        text = format!("{text} {}", more.trim_start().trim_start_matches("//").trim());
     }
     let parts = text.split_once(": ").and_then(|(name, rest)| {
         let (beyond, metrics) = rest.rsplit_once(';')?;
@@ -224,10 +207,7 @@ fn bound(sources: &[Source], source: &Source, number: usize, head: &str) -> Boun
     });
     let (name, beyond, metrics) =
         parts.unwrap_or_else(|| panic!("src/{file}.rs: `{text}` is not NAME: BEYOND; METRICS"));
-    let metrics = metrics
-        .split(", ")
-        .map(str::trim)
-        .filter(|name| *name != "-");
+    let metrics = metrics.split(", ").map(str::trim).filter(|name| *name != "-");
     let definition: Vec<_> = lines.take(3).map(String::as_str).collect();
     let value = match constant(definition[0]) {
         Some((_, expression)) => evaluate(sources, file, expression),
@@ -240,14 +220,9 @@ fn bound(sources: &[Source], source: &Source, number: usize, head: &str) -> Boun
         }
     };
     let above = source.lines[..number].iter().rev();
-    let mut doc: Vec<_> = above
-        .map_while(|line| line.trim_start().strip_prefix("///"))
-        .collect();
+    let mut doc: Vec<_> = above.map_while(|line| line.trim_start().strip_prefix("///")).collect();
     doc.reverse();
-    assert!(
-        !doc.is_empty(),
-        "src/{file}.rs: {name} has no documentation"
-    );
+    assert!(!doc.is_empty(), "src/{file}.rs: {name} has no documentation");
     Bound {
         file: file.clone(),
         name: name.to_owned(),
@@ -298,22 +273,13 @@ impl Value {
         match self {
             Self::Micros(micros) => {
                 let day = 86_400_000_000;
-                let units = [
-                    (365 * day, "years"),
-                    (3_600_000_000, "h"),
-                    (1_000_000, "s"),
-                    (1_000, "ms"),
-                ];
+                let units =
+                    [(365 * day, "years"), (3_600_000_000, "h"), (1_000_000, "s"), (1_000, "ms")];
                 scaled(micros, &units)
             }
             Self::Number(number) if name.contains("bytes") => scaled(
                 number,
-                &[
-                    (1 << 30, "GiB"),
-                    (1 << 20, "MiB"),
-                    (1 << 10, "KiB"),
-                    (1, "bytes"),
-                ],
+                &[(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes")],
             ),
             Self::Number(number) => grouped(number),
         }
@@ -331,9 +297,7 @@ fn grouped(number: u64) -> String {
 /// The value of the default of a setting: a number, or a duration such as `100ms`.
 fn literal(text: &str) -> Value {
     let digits = text.trim_end_matches(char::is_alphabetic);
-    let number: u64 = digits
-        .parse()
-        .unwrap_or_else(|_| panic!("`{text}` is no number"));
+    let number: u64 = digits.parse().unwrap_or_else(|_| panic!("`{text}` is no number"));
     match &text[digits.len()..] {
         "" => Value::Number(number),
         "ms" => Value::Micros(number * 1_000),
@@ -347,9 +311,8 @@ fn literal(text: &str) -> Value {
 /// name that is unique.
 fn evaluate(sources: &[Source], file: &str, expression: &str) -> Value {
     let evaluated = |text: &str| evaluate(sources, file, text.trim());
-    if let Some((kind, argument)) = expression
-        .strip_suffix(')')
-        .and_then(|call| call.split_once('('))
+    if let Some((kind, argument)) =
+        expression.strip_suffix(')').and_then(|call| call.split_once('('))
     {
         let number = evaluated(argument).number();
         return match kind.rsplit("::").next().unwrap_or_default() {
@@ -400,20 +363,12 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 fn sources() -> Vec<Source> {
     let src = root().join("src");
     let files = walkdir::WalkDir::new(&src).sort_by_file_name();
-    let files = files
-        .into_iter()
-        .map(|entry| entry.expect("src can be read"));
+    let files = files.into_iter().map(|entry| entry.expect("src can be read"));
     let rust = files.filter(|entry| entry.path().extension().is_some_and(|end| end == "rs"));
     let read = |path: &Path| {
         let text = fs::read_to_string(path).expect("it is text");
-        let file = path
-            .strip_prefix(&src)
-            .expect("it is below")
-            .with_extension("");
-        let code = text
-            .split("\n#[cfg(test)]\nmod tests {")
-            .next()
-            .unwrap_or_default();
+        let file = path.strip_prefix(&src).expect("it is below").with_extension("");
+        let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         Source {
             file: file.display().to_string(),
             lines: code.lines().map(str::to_owned).collect(),

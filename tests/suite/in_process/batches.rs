@@ -66,9 +66,7 @@ async fn world() -> World {
 
 impl World {
     async fn decide(&self, checks: impl IntoIterator<Item = Check>) -> Decisions {
-        self.remote
-            .decide(&request_of(checks), self.clock.now(), None)
-            .await
+        self.remote.decide(&request_of(checks), self.clock.now(), None).await
     }
 
     fn metric(&self, name: &str) -> u64 {
@@ -88,19 +86,13 @@ impl World {
 
     /// How often the script was called by its hash, and by its text.
     fn scripts(&self) -> (usize, usize) {
-        (
-            self.server.received("EVALSHA"),
-            self.server.received("EVAL"),
-        )
+        (self.server.received("EVALSHA"), self.server.received("EVAL"))
     }
 }
 
 impl Callers {
     fn new() -> Self {
-        Self {
-            asking: JoinSet::new(),
-            began: Instant::now(),
-        }
+        Self { asking: JoinSet::new(), began: Instant::now() }
     }
 
     /// One whose only call is in flight on a slow connection.
@@ -129,9 +121,7 @@ impl Callers {
             decisions.try_for_each(|decision| decision.map(drop))
         };
         let answers = in_order(self.asking).await.into_iter();
-        answers
-            .map(|(decisions, took)| (verdict(decisions), took))
-            .collect()
+        answers.map(|(decisions, took)| (verdict(decisions), took)).collect()
     }
 }
 
@@ -142,10 +132,7 @@ async fn single_requests_are_sent_at_once() {
     for call in 0..20 {
         let began = Instant::now();
         assert!(world.decide([check(&format!("{call}"))]).await[0].is_ok());
-        assert_eq!(
-            (began.elapsed(), world.batches()),
-            (ROUND_TRIP, 1 + call + 1)
-        );
+        assert_eq!((began.elapsed(), world.batches()), (ROUND_TRIP, 1 + call + 1));
     }
 }
 
@@ -176,33 +163,20 @@ async fn requests_behind_a_call_in_flight_share_the_next_one() {
         let answers = callers.answers().await;
         for (call, answer) in answers.iter().enumerate() {
             let batch = u32::try_from(call.div_ceil(256)).expect("few");
-            assert_eq!(
-                *answer,
-                (Ok(()), ROUND_TRIP * (1 + batch)),
-                "{call} of {waiting}"
-            );
+            assert_eq!(*answer, (Ok(()), ROUND_TRIP * (1 + batch)), "{call} of {waiting}");
         }
         assert_eq!(world.batches(), 1 + 1 + batches, "{waiting}");
-        assert_eq!(
-            world.metric("tollgate_store_batches_full_total"),
-            batches - 1,
-            "{waiting}"
-        );
-        assert_eq!(
-            world.server.hits(""),
-            1 + 1 + waiting,
-            "each is counted once"
-        );
+        assert_eq!(world.metric("tollgate_store_batches_full_total"), batches - 1, "{waiting}");
+        assert_eq!(world.server.hits(""), 1 + 1 + waiting, "each is counted once");
     }
 }
 
 /// Those that were sent stay in their batch.
 #[tokio::test(start_paused = true)]
 async fn canceled_requests_are_not_counted_unless_they_were_sent() {
-    for (canceled_after, counted, outcomes) in [
-        (Duration::ZERO, 4, (5, 0)),
-        (ROUND_TRIP + millis(5), 9, (0, 5)),
-    ] {
+    for (canceled_after, counted, outcomes) in
+        [(Duration::ZERO, 4, (5, 0)), (ROUND_TRIP + millis(5), 9, (0, 5))]
+    {
         let world = world().await;
         let mut callers = Callers::behind_a_call(&world).await;
         let handles: Vec<_> = (0..9)
@@ -224,13 +198,9 @@ async fn canceled_requests_are_not_counted_unless_they_were_sent() {
 async fn noscript_is_answered_with_the_script_once() {
     let world = world().await;
     world.server.forget_script();
-    let decisions = world
-        .decide((0..8).map(|number| scripted(&format!("{number}"))))
-        .await;
+    let decisions = world.decide((0..8).map(|number| scripted(&format!("{number}")))).await;
     assert!(
-        decisions
-            .iter()
-            .all(|decision| decision.is_ok_and(|verdict| verdict.used == 1)),
+        decisions.iter().all(|decision| decision.is_ok_and(|verdict| verdict.used == 1)),
         "{decisions:?}"
     );
     assert_eq!(world.scripts(), (1, 1));
@@ -242,14 +212,9 @@ async fn noscript_is_answered_with_the_script_once() {
 async fn noscript_retries_are_bounded() {
     let world = world().await;
     for command in ["EVALSHA", "EVAL"] {
-        world
-            .server
-            .reply(command, Reply::error("NOSCRIPT No matching script."));
+        world.server.reply(command, Reply::error("NOSCRIPT No matching script."));
     }
-    assert_eq!(
-        world.decide([scripted("v")]).await[0],
-        Err(StoreError::Rejected.not_counted())
-    );
+    assert_eq!(world.decide([scripted("v")]).await[0], Err(StoreError::Rejected.not_counted()));
     assert_eq!(world.scripts(), (1, 2));
 }
 
@@ -270,35 +235,16 @@ async fn check_error_does_not_affect_neighbors(checks: [Check; 3]) {
             .into_iter()
             .map(|decision| decision.map(|verdict| verdict.used))
             .collect();
-        assert_eq!(
-            used,
-            [
-                Ok(expected),
-                Err(StoreError::Rejected.not_counted()),
-                Ok(expected)
-            ]
-        );
+        assert_eq!(used, [Ok(expected), Err(StoreError::Rejected.not_counted()), Ok(expected)]);
     }
     // And if they are calls of their own.
     let mut callers = Callers::behind_a_call(&world).await;
     for check in checks {
         callers.ask(&world, request_of([check]));
     }
-    let verdicts: Vec<_> = callers
-        .answers()
-        .await
-        .into_iter()
-        .map(|(verdict, _)| verdict)
-        .collect();
-    assert_eq!(
-        verdicts,
-        [
-            Ok(()),
-            Ok(()),
-            Err(StoreError::Rejected.not_counted()),
-            Ok(())
-        ]
-    );
+    let verdicts: Vec<_> =
+        callers.answers().await.into_iter().map(|(verdict, _)| verdict).collect();
+    assert_eq!(verdicts, [Ok(()), Ok(()), Err(StoreError::Rejected.not_counted()), Ok(())]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -319,11 +265,7 @@ async fn waiting_requests_are_bounded_in_number() {
         .iter()
         .filter(|(answer, _)| *answer == Err(StoreError::QueueFull.not_counted()))
         .count();
-    assert!(
-        crowded >= WAITERS_MAX - 256 * 2,
-        "{crowded} of {}",
-        answers.len()
-    );
+    assert!(crowded >= WAITERS_MAX - 256 * 2, "{crowded} of {}", answers.len());
 }
 
 #[tokio::test(start_paused = true)]
@@ -333,10 +275,7 @@ async fn waiting_requests_are_bounded_in_bytes() {
     let mut callers = Callers::behind_a_call(&world).await;
     let room = WAITERS_BYTES_MAX / KEY_BYTES;
     for call in 0..2 * room {
-        callers.ask(
-            &world,
-            request_of([check(&format!("{call} {}", "x".repeat(KEY_BYTES)))]),
-        );
+        callers.ask(&world, request_of([check(&format!("{call} {}", "x".repeat(KEY_BYTES)))]));
         settle().await;
     }
     tokio::time::sleep(millis(1)).await;
@@ -345,13 +284,6 @@ async fn waiting_requests_are_bounded_in_bytes() {
     };
     let answers = callers.answers().await;
     let crowded = answers.iter().filter(is_crowded).count();
-    assert!(
-        (room..=room + 1).contains(&crowded),
-        "{crowded} of {}",
-        2 * room
-    );
-    assert!(
-        world.decide([check("next")]).await[0].is_ok(),
-        "they are gone"
-    );
+    assert!((room..=room + 1).contains(&crowded), "{crowded} of {}", 2 * room);
+    assert!(world.decide([check("next")]).await[0].is_ok(), "they are gone");
 }

@@ -43,10 +43,7 @@ async fn broken() -> Service {
 async fn the_third_failure_in_a_row_opens_it() {
     let service = Service::started().await;
     service.server.fail_next(2, Fault::CloseBeforeRunning);
-    for (call, verdict) in [UNREACHABLE, UNREACHABLE, Verdict::Ok]
-        .into_iter()
-        .enumerate()
-    {
+    for (call, verdict) in [UNREACHABLE, UNREACHABLE, Verdict::Ok].into_iter().enumerate() {
         assert_eq!(
             service.ask("error", &format!("first {call}")).await.verdict,
             verdict,
@@ -55,10 +52,7 @@ async fn the_third_failure_in_a_row_opens_it() {
     }
     service.server.fail(Fault::CloseBeforeRunning);
     for (call, is_open) in [false, false, true].into_iter().enumerate() {
-        assert_eq!(
-            service.ask("error", &format!("then {call}")).await.verdict,
-            UNREACHABLE
-        );
+        assert_eq!(service.ask("error", &format!("then {call}")).await.verdict, UNREACHABLE);
         assert_eq!(service.is_open(), is_open, "call {call}");
     }
     assert_eq!(service.openings(), 1);
@@ -94,31 +88,18 @@ async fn while_it_is_open_calls_take_no_time_and_never_reach_redis() {
     // Each also opens a connection with a PING, at the same time.
     let mut probes = service.server.received_at("PING");
     probes.dedup();
-    let pauses: Vec<Duration> = probes
-        .windows(2)
-        .map(|pair| pair[1].since(pair[0]).into())
-        .collect();
+    let pauses: Vec<Duration> =
+        probes.windows(2).map(|pair| pair[1].since(pair[0]).into()).collect();
     assert!(
-        pauses
-            .iter()
-            .all(|pause| (PROBE_INTERVAL * 3 / 4..=RECOVERY_MAX).contains(pause)),
+        pauses.iter().all(|pause| (PROBE_INTERVAL * 3 / 4..=RECOVERY_MAX).contains(pause)),
         "{pauses:?}"
     );
     assert!(
-        pauses
-            .iter()
-            .skip(4)
-            .all(|pause| *pause >= RECOVERY_MAX * 3 / 4),
+        pauses.iter().skip(4).all(|pause| *pause >= RECOVERY_MAX * 3 / 4),
         "they grow: {pauses:?}"
     );
     assert!((60..=90).contains(&probes.len()), "{} probes", probes.len());
-    assert_eq!(
-        (
-            service.server.received("EVALSHA"),
-            service.server.received("INCR")
-        ),
-        (0, 0)
-    );
+    assert_eq!((service.server.received("EVALSHA"), service.server.received("INCR")), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,11 +111,7 @@ async fn one_successful_probe_closes_it() {
     let recovery = service.recovery().await;
     assert!(recovery <= RECOVERY_MAX, "{recovery:?}");
     assert_eq!(
-        (
-            service.server.received("TIME"),
-            service.is_open(),
-            service.openings()
-        ),
+        (service.server.received("TIME"), service.is_open(), service.openings()),
         (1, false, 1)
     );
 }
@@ -151,10 +128,7 @@ async fn redis_is_asked_again_within_a_second_of_any_fault() {
             assert!(service.is_open(), "{fault:?}");
             service.server.recover();
             let recovery = service.recovery().await;
-            assert!(
-                recovery <= RECOVERY_MAX,
-                "{fault:?} for {away} ms: {recovery:?}"
-            );
+            assert!(recovery <= RECOVERY_MAX, "{fault:?} for {away} ms: {recovery:?}");
             pass(RECOVERY_MAX).await;
             traffic.finish().await;
             assert_eq!(
@@ -208,9 +182,7 @@ async fn a_callers_deadline_is_no_failure_of_redis() {
     let connections = service.server.opened();
     service.server.fail(Fault::Delay(millis(25)));
     for call in 0..50 {
-        let answer = service
-            .ask_within("error", &format!("late {call}"), Some(GRPC_TIMEOUT))
-            .await;
+        let answer = service.ask_within("error", &format!("late {call}"), Some(GRPC_TIMEOUT)).await;
         assert_eq!(answer, called(LATE, WITHIN));
         // The reply arrives.
         pass(millis(20)).await;
@@ -244,10 +216,7 @@ async fn write_back_delays_the_first_call_by_no_more_than_three_tenths_of_a_seco
     }
     // A probe needs two round trips and the first call of the write-back one more.
     let asked = Duration::from(asked.expect("it is asked"));
-    assert!(
-        (millis(300)..=RECOVERY_MAX + millis(300 + 60)).contains(&asked),
-        "{asked:?}"
-    );
+    assert!((millis(300)..=RECOVERY_MAX + millis(300 + 60)).contains(&asked), "{asked:?}");
     pass(Duration::from_secs(10)).await;
     assert_eq!(
         service.metric("tollgate_write_back_hits_total"),

@@ -91,19 +91,11 @@ struct Path {
 }
 
 const fn hard(counter: usize, limit: u64) -> Level {
-    Level {
-        counter,
-        limit,
-        is_soft: false,
-    }
+    Level { counter, limit, is_soft: false }
 }
 
 const fn soft(counter: usize, limit: u64) -> Level {
-    Level {
-        counter,
-        limit,
-        is_soft: true,
-    }
+    Level { counter, limit, is_soft: true }
 }
 
 const fn path(
@@ -111,19 +103,11 @@ const fn path(
     over_limit: OverLimit,
     levels: &'static [Level],
 ) -> Path {
-    Path {
-        entries,
-        over_limit,
-        levels,
-        stated: None,
-    }
+    Path { entries, over_limit, levels, stated: None }
 }
 
 const fn stated(requests: u32, levels: &'static [Level]) -> Path {
-    Path {
-        stated: Some(requests),
-        ..path(&["two"], OverLimit::Drop, levels)
-    }
+    Path { stated: Some(requests), ..path(&["two"], OverLimit::Drop, levels) }
 }
 
 use OverLimit::{Count, Drop, Settle};
@@ -146,11 +130,7 @@ const PATHS: [Path; 22] = [
     path(&["org"], Drop, &[hard(12, 20)]),
     path(&["org", "team=a"], Drop, &[hard(12, 20), hard(13, 10)]),
     path(&["org", "team=b"], Drop, &[hard(12, 20), hard(14, 10)]),
-    path(
-        &["org", "team=a", "settle"],
-        Settle,
-        &[hard(12, 20), hard(13, 10)],
-    ),
+    path(&["org", "team=a", "settle"], Settle, &[hard(12, 20), hard(13, 10)]),
     path(&["pool"], Drop, &[hard(15, 20)]),
     path(&["pool", "settle"], Settle, &[hard(15, 20)]),
     path(&["pool", "user"], Drop, &[hard(15, 20), hard(16, 10)]),
@@ -206,10 +186,7 @@ impl Model {
     fn call(&mut self, path: &Path, hits: Hits) -> bool {
         let wanted = if let Hits::Add(hits) = hits { hits } else { 0 };
         let is_over = |level: &Level| self.used[level.counter] + wanted > level.limit;
-        let is_rejected = path
-            .levels
-            .iter()
-            .any(|level| !level.is_soft && is_over(level));
+        let is_rejected = path.levels.iter().any(|level| !level.is_soft && is_over(level));
         for level in path.levels {
             let used = self.used[level.counter];
             let after = match hits {
@@ -218,11 +195,7 @@ impl Model {
                 Hits::Add(_) if is_rejected && path.over_limit == Drop => used,
                 Hits::Add(hits) => used + hits,
             };
-            let most = if BUCKETS.contains(&level.counter) {
-                2 * level.limit
-            } else {
-                u64::MAX
-            };
+            let most = if BUCKETS.contains(&level.counter) { 2 * level.limit } else { u64::MAX };
             self.used[level.counter] = after.min(most);
         }
         is_rejected && !matches!(hits, Hits::Refund(_))
@@ -283,17 +256,9 @@ async fn ask(limiter: &Limiter, value: &str, path: &Path, hits: Hits) -> (bool, 
         wire_unit: 5,
         unit: Some(Unit::Month),
     });
-    let descriptor = Descriptor {
-        entries,
-        limit,
-        hits,
-        hits_addend: None,
-    };
-    let query = Query {
-        domain: b"d",
-        descriptors: SmallVec::from_iter([descriptor]),
-        ..Query::default()
-    };
+    let descriptor = Descriptor { entries, limit, hits, hits_addend: None };
+    let query =
+        Query { domain: b"d", descriptors: SmallVec::from_iter([descriptor]), ..Query::default() };
     let answer = limiter.decide(&query, None).await.expect("an answer");
     (answer.over_limit, answer.statuses[0].remaining)
 }
@@ -317,12 +282,7 @@ impl World {
         let counters = Arc::new(Counters::new(64 << 20, "store", &metrics));
         let clock = network().clock;
         Self {
-            memory: limiter(
-                Backend::Memory(counters),
-                &clock,
-                &rules(&metrics),
-                &metrics,
-            ),
+            memory: limiter(Backend::Memory(counters), &clock, &rules(&metrics), &metrics),
             replicas: [
                 Replica::start("Redis", 0, plain.as_deref()).await,
                 Replica::start(
@@ -451,10 +411,7 @@ proptest! {
 #[test]
 fn a_real_redis_charges_what_the_model_does() {
     let server = RedisProcess::start();
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let world = RefCell::new(runtime.block_on(World::start(Some(&server))));
     let played = TestRunner::new(super::outages::config(REAL_CASES)).run(&steps(), |steps| {
         let played = runtime.block_on(world.borrow_mut().play(&steps));

@@ -16,13 +16,7 @@ const MINUTE_MICROS: i64 = 60_000_000;
 /// Into another window of an hour: every test starts at its 13th minute.
 const AHEAD: i64 = 50 * MINUTE_MICROS;
 /// How far the clocks of replicas are ahead of that of Redis.
-const SKEWS: [i64; 5] = [
-    0,
-    AHEAD,
-    -AHEAD,
-    3 * 1_440 * MINUTE_MICROS,
-    -400 * 1_440 * MINUTE_MICROS,
-];
+const SKEWS: [i64; 5] = [0, AHEAD, -AHEAD, 3 * 1_440 * MINUTE_MICROS, -400 * 1_440 * MINUTE_MICROS];
 const HOURLY: &str = "domain: d\ndescriptors:\n  - key: hour\n    rate_limit: {unit: hour, requests_per_unit: 10}\n    metadata: {tollgate: {on_store_error: error}}\n";
 
 /// A replica whose clock is so far ahead, and which connects to these servers.

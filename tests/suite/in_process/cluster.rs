@@ -16,11 +16,8 @@ use crate::support::scripted_redis::{Fault, Network, Redirect, Reply, ScriptedRe
 
 const NODES: [&str; 3] = ["10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"];
 /// The slots of those nodes.
-const RANGES: [(u16, u16, &str); 3] = [
-    (0, 5_460, NODES[0]),
-    (5_461, 10_922, NODES[1]),
-    (10_923, 16_383, NODES[2]),
-];
+const RANGES: [(u16, u16, &str); 3] =
+    [(0, 5_460, NODES[0]), (5_461, 10_922, NODES[1]), (10_923, 16_383, NODES[2])];
 const SLOTS: &str = "CLUSTER SLOTS";
 /// How often nodes are asked for their slots while all is well.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
@@ -78,9 +75,7 @@ fn node_of(value: &str) -> &'static str {
 
 /// Values whose counters live on a node.
 fn values_on(node: &str) -> impl Iterator<Item = String> {
-    (0..)
-        .map(|number| number.to_string())
-        .filter(move |value| node_of(value) == node)
+    (0..).map(|number| number.to_string()).filter(move |value| node_of(value) == node)
 }
 
 fn value_on(node: &str) -> String {
@@ -116,10 +111,7 @@ impl World {
 
     /// How often any node was asked for its slots.
     fn refreshes(&self) -> usize {
-        NODES
-            .iter()
-            .map(|node| self.service.network.server(node).received(SLOTS))
-            .sum()
+        NODES.iter().map(|node| self.service.network.server(node).received(SLOTS)).sum()
     }
 
     fn hits(&self, node: usize, value: &str) -> i64 {
@@ -137,10 +129,7 @@ async fn each_slot_is_asked_for_at_its_owner() {
     for number in 0..500 {
         let value = number.to_string();
         assert_eq!(world.ask(&value).await, OK);
-        let owner = NODES
-            .iter()
-            .position(|node| *node == node_of(&value))
-            .expect("one of them");
+        let owner = NODES.iter().position(|node| *node == node_of(&value)).expect("one of them");
         for node in 0..NODES.len() {
             assert_eq!(
                 world.hits(node, &value),
@@ -176,16 +165,9 @@ async fn moved_is_followed_at_once_and_refreshes_the_slots_once() {
         assert_eq!((world.hits(0, value), world.hits(1, value)), (0, 1));
     }
     assert_eq!(world.refreshes(), before);
-    say(
-        &world.service.network,
-        &[(0, 10_922, NODES[1]), (10_923, 16_383, NODES[2])],
-    );
+    say(&world.service.network, &[(0, 10_922, NODES[1]), (10_923, 16_383, NODES[2])]);
     pass(DEBOUNCE).await;
-    assert_eq!(
-        world.refreshes(),
-        before + 1,
-        "twenty redirections are one refresh"
-    );
+    assert_eq!(world.refreshes(), before + 1, "twenty redirections are one refresh");
     assert_eq!(world.service.metric("tollgate_store_nodes"), 2);
     world.node(0).forget_received();
     for value in &values {
@@ -205,11 +187,7 @@ async fn ask_is_followed_and_changes_no_slot() {
         let asked = world.node(0).received("INCR");
         assert_eq!(world.ask(&value).await, OK);
         assert_eq!((world.hits(0, &value), world.hits(1, &value)), (0, hits));
-        assert_eq!(
-            world.node(0).received("INCR"),
-            asked + 1,
-            "its owner is asked first each time"
-        );
+        assert_eq!(world.node(0).received("INCR"), asked + 1, "its owner is asked first each time");
     }
     pass(millis(1_000)).await;
     assert_eq!(world.refreshes(), before);
@@ -238,10 +216,9 @@ async fn a_node_that_says_try_again_is_asked_again_no_longer_than_the_deadline()
     let world = world().await;
     let value = value_on(NODES[0]);
     world.node(0).fail(Fault::Delay(millis(7)));
-    world.node(0).reply(
-        "INCR",
-        Reply::error("TRYAGAIN Multiple keys request during rehashing of slot"),
-    );
+    world
+        .node(0)
+        .reply("INCR", Reply::error("TRYAGAIN Multiple keys request during rehashing of slot"));
     assert_eq!(world.ask_in_time(&value).await, LATE);
 }
 
@@ -276,24 +253,14 @@ async fn a_breaker_that_opens_refreshes_the_slots() {
     pass(SETTLED).await;
     let value = value_on(NODES[0]);
     assert_eq!(world.ask(&value).await, OK);
-    say(
-        &world.service.network,
-        &[(0, 5_460, NEW), RANGES[1], RANGES[2]],
-    );
+    say(&world.service.network, &[(0, 5_460, NEW), RANGES[1], RANGES[2]]);
     world.node(0).fail(Fault::RefuseConnections);
     for _ in 0..3 {
         assert_eq!(world.ask(&value).await, error(StoreError::Unreachable));
     }
     pass(DEBOUNCE).await;
     assert_eq!(world.ask(&value).await, OK);
-    assert_eq!(
-        world
-            .service
-            .network
-            .server(NEW)
-            .hits(&format!("d_error_{value}_")),
-        1
-    );
+    assert_eq!(world.service.network.server(NEW).hits(&format!("d_error_{value}_")), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,10 +279,7 @@ async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon
             error(StoreError::Unreachable),
             "{fault:?}: the breaker is open"
         );
-        say(
-            &world.service.network,
-            &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]],
-        );
+        say(&world.service.network, &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]]);
         // Nodes are asked at least once a second while one of them is away, and one that does not
         // answer takes no time from the others.
         pass(RECOVERY_MAX).await;
@@ -337,10 +301,7 @@ async fn the_slots_of_a_node_that_was_never_reached_are_counted_as_soon_as_the_t
     for fault in AWAY {
         let world = world_where(Some(fault)).await;
         pass(millis(3_000)).await;
-        say(
-            &world.service.network,
-            &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]],
-        );
+        say(&world.service.network, &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]]);
         pass(RECOVERY_MAX).await;
         assert_eq!(world.ask(&value_on(NODES[1])).await, OK, "{fault:?}");
     }
@@ -371,28 +332,21 @@ async fn a_cluster_whose_nodes_do_not_tell_their_slots_is_used_as_it_was_and_log
     let log = Log::capture();
     let world = world().await;
     for node in NODES {
-        world.service.network.server(node).reply(
-            SLOTS,
-            Reply::error("ERR This instance has cluster support disabled"),
-        );
+        world
+            .service
+            .network
+            .server(node)
+            .reply(SLOTS, Reply::error("ERR This instance has cluster support disabled"));
     }
     pass(millis(60_000)).await;
-    assert_eq!(
-        log.lines(&[DISCOVERY_FAILED]).len(),
-        1,
-        "{:?}",
-        log.lines(&[DISCOVERY_FAILED])
-    );
+    assert_eq!(log.lines(&[DISCOVERY_FAILED]).len(), 1, "{:?}", log.lines(&[DISCOVERY_FAILED]));
     for number in 0..20 {
         assert_eq!(world.ask(&number.to_string()).await, OK);
     }
     say(&world.service.network, &RANGES);
     pass(RECOVERY_MAX).await;
     let lines = log.lines(&[DISCOVERY_FAILED]);
-    assert!(
-        lines.len() == 2 && lines[1].contains("recovered: "),
-        "{lines:?}"
-    );
+    assert!(lines.len() == 2 && lines[1].contains("recovered: "), "{lines:?}");
     assert_eq!(log.faults(), [""; 0]);
 }
 
@@ -408,18 +362,11 @@ async fn slots_that_move_back_and_forth_are_no_fault() {
             world.node(to).redirect(slot, None);
         }
         let owner = NODES[to];
-        say(
-            &world.service.network,
-            &[(0, 5_460, owner), RANGES[1], RANGES[2]],
-        );
+        say(&world.service.network, &[(0, 5_460, owner), RANGES[1], RANGES[2]]);
         pass(millis(200)).await;
     }
     traffic.finish().await;
     settle().await;
     assert_eq!(log.faults(), [""; 0]);
-    assert!(
-        world.service.fallbacks().is_empty(),
-        "{:?}",
-        world.service.fallbacks()
-    );
+    assert!(world.service.fallbacks().is_empty(), "{:?}", world.service.fallbacks());
 }

@@ -96,18 +96,12 @@ async fn every_fault_is_decided_in_time_by_the_policy() {
 async fn noscript_retries_stay_within_the_deadline() {
     for (round_trip, expected) in [
         (millis(5), called(Verdict::Ok, millis(10))),
-        (
-            millis(7),
-            called(Verdict::Error(StoreError::TimedOut), WITHIN),
-        ),
+        (millis(7), called(Verdict::Error(StoreError::TimedOut), WITHIN)),
     ] {
         let service = service(Before::Connected).await;
         service.server.forget_script();
         service.server.fail(Fault::Delay(round_trip));
-        assert_eq!(
-            service.ask_within(SCRIPT, "v", Some(GRPC_TIMEOUT)).await,
-            expected
-        );
+        assert_eq!(service.ask_within(SCRIPT, "v", Some(GRPC_TIMEOUT)).await, expected);
     }
 }
 

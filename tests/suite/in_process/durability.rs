@@ -41,12 +41,7 @@ impl Watched {
         let (redis, wanted) = (service.redis.clone(), has_long_periods.clone());
         tasks.spawn(async move { redis.watch_durability(|| wanted.load(Relaxed)).await });
         pass(millis(2_000)).await;
-        Self {
-            log,
-            service,
-            has_long_periods,
-            _tasks: tasks,
-        }
+        Self { log, service, has_long_periods, _tasks: tasks }
     }
 
     /// Both lines of the gauge, and the lines of the log.
@@ -66,11 +61,8 @@ fn info([aof, maxmemory, policy]: [&str; 3]) -> Reply {
 }
 
 fn gauges(service: &Service) -> [u64; 2] {
-    ["no_aof", "eviction"].map(|reason| {
-        service.metric(&format!(
-            "tollgate_store_not_durable{{reason=\"{reason}\"}}"
-        ))
-    })
+    ["no_aof", "eviction"]
+        .map(|reason| service.metric(&format!("tollgate_store_not_durable{{reason=\"{reason}\"}}")))
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,9 +70,7 @@ async fn info_is_read_at_the_start_and_every_five_minutes() {
     let watched = Watched::start(info(FINE)).await;
     pass(INTERVAL * 3).await;
     let read = watched.service.server.received_at(INFO);
-    let seconds = read
-        .iter()
-        .map(|at| at.since(START).as_micros() / 1_000_000);
+    let seconds = read.iter().map(|at| at.since(START).as_micros() / 1_000_000);
     // Two sections each time.
     let expected = [0, 0, 300, 300, 600, 600, 900, 900];
     assert_eq!(seconds.collect::<Vec<_>>(), expected);
@@ -114,11 +104,7 @@ async fn each_change_is_logged_once_and_is_on_the_ready_page() {
             assert_eq!(ready.contains(&**text), is_there, "{fields:?}: {ready}");
             assert_eq!(lines[logged - 1].contains(&**text), is_there, "{lines:#?}");
         }
-        assert!(
-            watched
-                .ready()
-                .starts_with("not ready\nprocess: running\nstore: ")
-        );
+        assert!(watched.ready().starts_with("not ready\nprocess: running\nstore: "));
     }
 }
 
@@ -132,10 +118,7 @@ async fn rules_in_force_decide_whether_it_is_read() {
     assert_eq!(server.received(INFO), 2);
     let (gauges, lines) = watched.reported();
     assert_eq!(gauges, [0, 0]);
-    assert!(
-        lines.len() == 2 && lines[1].contains("recovered"),
-        "{lines:#?}"
-    );
+    assert!(lines.len() == 2 && lines[1].contains("recovered"), "{lines:#?}");
     assert!(!watched.ready().contains("of a day or more"));
     watched.has_long_periods.store(true, Relaxed);
     pass(millis(1_500)).await;
@@ -162,9 +145,7 @@ async fn info_that_cannot_be_read_is_logged_once_and_is_no_fault_of_serving() {
         pass(INTERVAL * 3).await;
         let (gauges, lines) = watched.reported();
         assert_eq!(gauges, [0, 0]);
-        let failed = lines
-            .iter()
-            .filter(|line| line.contains("INFO of Redis was not read"));
+        let failed = lines.iter().filter(|line| line.contains("INFO of Redis was not read"));
         assert_eq!(failed.count(), 1, "{cause}: {lines:#?}");
         assert!(lines.concat().contains(cause), "{cause}: {lines:#?}");
         assert!(!watched.ready().contains("of a day or more"));

@@ -150,27 +150,16 @@ async fn a_foreign_value_at_one_key_is_logged_once_and_affects_no_other_key() {
     let traffic = service.traffic();
     service.server.set_foreign("d_deny_foreign_", true);
     for _ in 0..100 {
-        assert_eq!(
-            service.ask("deny", "foreign").await.verdict,
-            Verdict::OverLimit,
-            "by policy"
-        );
+        assert_eq!(service.ask("deny", "foreign").await.verdict, Verdict::OverLimit, "by policy");
         pass(millis(20)).await;
     }
     service.server.set_foreign("d_deny_foreign_", false);
-    assert_eq!(
-        service.ask("deny", "foreign").await.verdict,
-        Verdict::Ok,
-        "by Redis"
-    );
+    assert_eq!(service.ask("deny", "foreign").await.verdict, Verdict::Ok, "by Redis");
     pass(TRAIL).await;
     traffic.finish().await;
     log.assert_logged_once(FOREIGN, true);
     let fallbacks: Vec<_> = service.fallbacks().into_iter().collect();
-    assert_eq!(
-        fallbacks,
-        [(("deny".to_owned(), "refused".to_owned()), 100)]
-    );
+    assert_eq!(fallbacks, [(("deny".to_owned(), "refused".to_owned()), 100)]);
 }
 
 #[tokio::test(start_paused = true)]

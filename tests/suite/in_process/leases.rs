@@ -81,10 +81,8 @@ async fn no_call_waits_at_even_demand() {
         calls.spawn(async move { (at, ask(&limiter, "key", "v", None).await) });
     }
     let called = calls.join_all().await;
-    let waits: Vec<_> = called
-        .iter()
-        .filter(|(at, called)| *at >= WARM_UP && *called != Called::OK)
-        .collect();
+    let waits: Vec<_> =
+        called.iter().filter(|(at, called)| *at >= WARM_UP && *called != Called::OK).collect();
     assert!(
         waits.is_empty(),
         "{} of {} waited: {:?}",
@@ -204,11 +202,7 @@ async fn lost_replies_lose_no_hits() {
         (HOUR, ", algorithm: token_bucket", 0),
     ] {
         // Redis has not run what is lost, or has.
-        for fault in [
-            Fault::CloseBeforeRunning,
-            Fault::CloseInReply,
-            Fault::NoReply,
-        ] {
+        for fault in [Fault::CloseBeforeRunning, Fault::CloseInReply, Fault::NoReply] {
             for (lost, batches) in (0..STEPS).flat_map(|lost| [(lost, 1), (lost, 2)]) {
                 let what = format!("{limit}{options}, {wait} ms, {fault:?}, {batches} at {lost}");
                 let service = service(limit, options).await;
@@ -238,11 +232,7 @@ async fn lost_replies_lose_no_hits() {
 /// So many hits on each of these keys.
 fn hits_on(keys: &[&str], hits: u32) -> RateLimitRequest {
     let descriptors = keys.iter().map(|&key| descriptor(&[(key, "v")]));
-    RateLimitRequest {
-        domain: "d".into(),
-        descriptors: descriptors.collect(),
-        hits_addend: hits,
-    }
+    RateLimitRequest { domain: "d".into(), descriptors: descriptors.collect(), hits_addend: hits }
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,10 +260,7 @@ async fn store_decides_only_the_hits_that_are_not_held() {
 #[tokio::test(start_paused = true)]
 async fn callers_that_are_gone_lose_no_hits() {
     const ROUND_TRIP: Duration = millis(10);
-    for (domain, keys) in [
-        ("", &["key"][..]),
-        ("all_or_nothing: true", &["key", "exact"]),
-    ] {
+    for (domain, keys) in [("", &["key"][..]), ("all_or_nothing: true", &["key", "exact"])] {
         let mut gone_in_time = 0;
         // Before the call is sent, while it is in flight, and after its reply.
         for gone_after in (0..=30).step_by(2) {
@@ -318,12 +305,8 @@ async fn callers_that_are_gone_lose_no_hits() {
 
 #[tokio::test(start_paused = true)]
 async fn all_or_nothing_requests_use_held_hits() {
-    let service = service_of(
-        "all_or_nothing: true",
-        "unit: hour, requests_per_unit: 100000",
-        "",
-    )
-    .await;
+    let service =
+        service_of("all_or_nothing: true", "unit: hour, requests_per_unit: 100000", "").await;
     let both = || {
         let mut both = hits_on(&["key", "key"], 1);
         both.descriptors[1] = descriptor(&[("key", "w")]);

@@ -124,33 +124,19 @@ enum Wait {
 
 impl fmt::Debug for History {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self
-            .counters
-            .iter()
-            .map(|&counter| world::name(counter))
-            .collect();
+        let names: Vec<&str> = self.counters.iter().map(|&counter| world::name(counter)).collect();
         write!(
             formatter,
             "{} {names:?}",
-            if self.all_or_nothing {
-                "all_or_nothing"
-            } else {
-                "apart"
-            }
+            if self.all_or_nothing { "all_or_nothing" } else { "apart" }
         )?;
-        self.steps
-            .iter()
-            .try_for_each(|step| write!(formatter, "\n  {step:?}"))
+        self.steps.iter().try_for_each(|step| write!(formatter, "\n  {step:?}"))
     }
 }
 
 impl fmt::Debug for Hit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "{}: {:?} by {}",
-            self.counter, self.hits, self.holder
-        )
+        write!(formatter, "{}: {:?} by {}", self.counter, self.hits, self.holder)
     }
 }
 
@@ -160,11 +146,7 @@ fn hit() -> impl Strategy<Value = Hit> {
         3 => (1..=3_u64).prop_map(Hits::Refund),
         1 => Just(Hits::Peek),
     ];
-    (0..3_usize, hits, 0..4_usize).prop_map(|(counter, hits, holder)| Hit {
-        counter,
-        hits,
-        holder,
-    })
+    (0..3_usize, hits, 0..4_usize).prop_map(|(counter, hits, holder)| Hit { counter, hits, holder })
 }
 
 /// Faults of outages.
@@ -211,10 +193,7 @@ fn outages() -> impl Strategy<Value = Vec<Step>> {
     let waits = (prop::collection::vec(1..=15_u64, 1..=10), 1..=15_u64);
     (prop::sample::select(&FAULTS[..]), calls, waits).prop_map(|(fault, hits, (waits, between))| {
         let outage = |tenths| {
-            let calls = hits.iter().map(|&hit| Step::Call {
-                hits: vec![hit],
-                loss: Loss::Nothing,
-            });
+            let calls = hits.iter().map(|&hit| Step::Call { hits: vec![hit], loss: Loss::Nothing });
             let begin = [Step::Wait(Wait::Millis(between * 100)), Step::Outage(fault)];
             let end = [Step::Wait(Wait::Millis(tenths * 100)), Step::OutageEnds];
             begin.into_iter().chain(calls).chain(end)
@@ -233,11 +212,7 @@ fn history() -> impl Strategy<Value = History> {
     (any::<bool>(), counters, steps).prop_map(|(all_or_nothing, mut counters, steps)| {
         counters.sort_unstable();
         counters.dedup();
-        History {
-            all_or_nothing,
-            counters,
-            steps,
-        }
+        History { all_or_nothing, counters, steps }
     })
 }
 
@@ -259,16 +234,9 @@ fn play(history: &History) -> Result<(), String> {
 /// The same histories each time, unless a seed is given.
 pub(super) fn config(cases: u32) -> ProptestConfig {
     let given = ProptestConfig::default();
-    let rng_seed = if given.rng_seed == RngSeed::Random {
-        RngSeed::Fixed(1)
-    } else {
-        given.rng_seed
-    };
-    let cases = if given.cases == CASES_DEFAULT {
-        cases
-    } else {
-        given.cases
-    };
+    let rng_seed =
+        if given.rng_seed == RngSeed::Random { RngSeed::Fixed(1) } else { given.rng_seed };
+    let cases = if given.cases == CASES_DEFAULT { cases } else { given.cases };
     ProptestConfig {
         cases,
         rng_seed,
@@ -280,23 +248,13 @@ pub(super) fn config(cases: u32) -> ProptestConfig {
 }
 
 fn call(hits: Hits, loss: Loss) -> Step {
-    Step::Call {
-        hits: vec![Hit {
-            counter: 0,
-            hits,
-            holder: 0,
-        }],
-        loss,
-    }
+    Step::Call { hits: vec![Hit { counter: 0, hits, holder: 0 }], loss }
 }
 
 /// Histories that failed once, for every algorithm.
 #[test]
 fn known_histories_hold_for_every_algorithm() {
-    let (add, refund) = (
-        |loss| call(Hits::Add(1), loss),
-        |loss| call(Hits::Refund(1), loss),
-    );
+    let (add, refund) = (|loss| call(Hits::Add(1), loss), |loss| call(Hits::Refund(1), loss));
     let nothing = Loss::Nothing;
     let histories = [
         (
@@ -324,14 +282,8 @@ fn known_histories_hold_for_every_algorithm() {
                 call(Hits::Peek, nothing),
             ],
         ),
-        (
-            "a refund that was not sent",
-            vec![add(nothing), refund(Loss::NoTime)],
-        ),
-        (
-            "a connection that breaks after Redis counted",
-            vec![add(nothing), add(Loss::Reply)],
-        ),
+        ("a refund that was not sent", vec![add(nothing), refund(Loss::NoTime)]),
+        ("a connection that breaks after Redis counted", vec![add(nothing), add(Loss::Reply)]),
         (
             "a refund that becomes pending while a hit is written back",
             vec![
@@ -358,22 +310,14 @@ fn known_histories_hold_for_every_algorithm() {
         ),
         (
             "hits that were not sent",
-            vec![
-                add(Loss::NoTime),
-                add(Loss::NoTime),
-                Step::Wait(Wait::Settled),
-                add(nothing),
-            ],
+            vec![add(Loss::NoTime), add(Loss::NoTime), Step::Wait(Wait::Settled), add(nothing)],
         ),
     ];
     let mut failed = Vec::new();
     for (name, steps) in histories {
         for counter in 0..world::COUNTERS {
-            let history = History {
-                all_or_nothing: false,
-                counters: vec![counter],
-                steps: steps.clone(),
-            };
+            let history =
+                History { all_or_nothing: false, counters: vec![counter], steps: steps.clone() };
             failed.extend(
                 play(&history)
                     .err()

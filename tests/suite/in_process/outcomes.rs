@@ -54,11 +54,7 @@ async fn hits_with_an_unknown_outcome_are_not_written_back() {
         pass(WRITTEN_BACK).await;
         assert_eq!(counted(&service), hits, "{fault:?}");
         assert_eq!(ambiguous(&service), 1, "{fault:?}");
-        assert_eq!(
-            service.metric("tollgate_write_back_hits_total"),
-            0,
-            "{fault:?}"
-        );
+        assert_eq!(service.metric("tollgate_write_back_hits_total"), 0, "{fault:?}");
     }
 }
 
@@ -69,11 +65,7 @@ async fn hits_of_callers_without_time_for_redis_are_written_back() {
     assert_eq!(counted(&service), 0);
     pass(WRITTEN_BACK).await;
     assert_eq!(counted(&service), LIMIT);
-    assert_eq!(
-        passed(&service, 12, None).await,
-        0,
-        "the limit is used up in Redis as well"
-    );
+    assert_eq!(passed(&service, 12, None).await, 0, "the limit is used up in Redis as well");
     assert_eq!(ambiguous(&service), 0);
 }
 

@@ -19,12 +19,7 @@ use crate::support::scripted_redis::{Fault, ScriptedRedis};
 const CACHE_BYTES: u64 = 100_000;
 
 fn limit(requests: u32) -> Limit {
-    Limit::new(&Terms::new(
-        requests.into(),
-        Unit::Year,
-        Algorithm::FixedWindow,
-    ))
-    .expect("a limit")
+    Limit::new(&Terms::new(requests.into(), Unit::Year, Algorithm::FixedWindow)).expect("a limit")
 }
 
 /// Whether hits on the only counter are over their limit.
@@ -45,9 +40,7 @@ fn processes<const N: usize>() -> ([Arc<Redis>; N], Arc<ScriptedRedis>, Clock) {
 
 /// A worker of each process, connected.
 async fn workers<const N: usize>(processes: &[Arc<Redis>; N]) -> [RedisClient; N] {
-    let workers = processes
-        .each_ref()
-        .map(tollgate::store::redis::Redis::open);
+    let workers = processes.each_ref().map(tollgate::store::redis::Redis::open);
     settle().await;
     workers
 }
@@ -57,10 +50,7 @@ async fn replies_overtaken_by_a_refund_are_not_cached() {
     let ([process], server, clock) = processes();
     let [one, other] = workers(&[process.clone(), process]).await;
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
-    assert!(
-        !is_over(&other, &clock, 9, Hits::Peek).await,
-        "it is connected"
-    );
+    assert!(!is_over(&other, &clock, 9, Hits::Peek).await, "it is connected");
     server.fail_next(1, Fault::Delay(millis(50)));
     let mut tasks = JoinSet::new();
     let (late, now) = (one.clone(), clock.clone());
@@ -71,10 +61,7 @@ async fn replies_overtaken_by_a_refund_are_not_cached() {
         tasks.join_next().await.expect("one").expect("a result"),
         "Redis decided before the refund"
     );
-    assert!(
-        !is_over(&one, &clock, 1, Hits::Add(1)).await,
-        "the refund made room"
-    );
+    assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await, "the refund made room");
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,10 +72,7 @@ async fn refunds_by_other_processes_apply_within_a_second() {
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
     is_over(&other, &clock, 1, Hits::Refund(2)).await;
     pass(Duration::from(AGE_MAX)).await;
-    assert!(
-        !is_over(&one, &clock, 1, Hits::Add(1)).await,
-        "the refund made room"
-    );
+    assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await, "the refund made room");
 
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
     let asked = server.decided();
@@ -108,10 +92,7 @@ async fn refunds_apply_under_every_limit() {
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
     is_over(&one, &clock, 5, Hits::Refund(2)).await;
-    assert!(
-        !is_over(&one, &clock, 1, Hits::Add(1)).await,
-        "the refund made room"
-    );
+    assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await, "the refund made room");
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,9 +112,7 @@ async fn chain_that_is_over_limit_is_admitted_in_the_next_period() {
     let request = request_of([check("m", 1, Unit::Minute), check("y", 9, Unit::Year)]);
     let over = async || {
         let decisions = worker.decide(&request, clock.now(), None).await;
-        let over = decisions
-            .iter()
-            .map(|decision| decision.expect("a verdict").over);
+        let over = decisions.iter().map(|decision| decision.expect("a verdict").over);
         over.collect::<Vec<_>>()
     };
     assert_eq!(over().await, [false, false]);

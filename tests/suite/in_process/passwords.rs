@@ -64,10 +64,7 @@ async fn a_password_that_only_redis_knows_is_one_outage_until_the_service_knows_
     pass(millis(3_000)).await;
     traffic.finish().await;
     log.assert_logged_once(ERROR_REPLIES, true);
-    assert!(
-        !log.faults().concat().contains("second"),
-        "credentials are not logged"
-    );
+    assert!(!log.faults().concat().contains("second"), "credentials are not logged");
 }
 
 #[tokio::test(start_paused = true)]

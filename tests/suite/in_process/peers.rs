@@ -20,10 +20,7 @@ async fn add(network: &Network, replicas: &mut Vec<Service>) {
 }
 
 fn known(replicas: &[Service]) -> Vec<u64> {
-    replicas
-        .iter()
-        .map(|replica| replica.metric("tollgate_replicas"))
-        .collect()
+    replicas.iter().map(|replica| replica.metric("tollgate_replicas")).collect()
 }
 
 #[tokio::test(start_paused = true)]

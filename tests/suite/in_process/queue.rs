@@ -89,9 +89,7 @@ impl World {
     /// What callers saw, in the order in which they came, without those that were canceled.
     async fn answers(&mut self) -> Vec<(Verdict, Duration)> {
         let called = in_order(mem::take(&mut self.callers)).await;
-        let seen = called
-            .into_iter()
-            .map(|called| (called.verdict, called.took));
+        let seen = called.into_iter().map(|called| (called.verdict, called.took));
         seen.collect()
     }
 }
@@ -104,10 +102,7 @@ fn request_of(keys: &[&str]) -> RateLimitRequest {
 
 /// Responses of OK after these times in ms.
 fn served(millis_after: &[u64]) -> Vec<(Verdict, Duration)> {
-    millis_after
-        .iter()
-        .map(|&after| (Verdict::Ok, millis(after)))
-        .collect()
+    millis_after.iter().map(|&after| (Verdict::Ok, millis(after))).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,10 +124,7 @@ async fn requests_wait_for_their_slot_up_to_max_wait() {
 async fn the_later_of_two_slots_decides_the_wait() {
     let world = world().await;
     for after in [0, 1_000] {
-        assert_eq!(
-            [world.decide(&["turn", "slow"]).await][..],
-            served(&[after])
-        );
+        assert_eq!([world.decide(&["turn", "slow"]).await][..], served(&[after]));
     }
     for key in ["turn", "slow"] {
         let queued = format!("tollgate_rule_queued_hits_total{{domain=\"d\",key1=\"{key}\"}}");
@@ -181,9 +173,7 @@ async fn queue_waiters_are_bounded() {
     let last = world.spawn(line(), None).await;
     assert_eq!(waiters(&world), 1_024);
     last.abort();
-    let times: Vec<u64> = (0..=QUEUE_WAITERS_MAX as u64)
-        .map(|slot| slot * 100)
-        .collect();
+    let times: Vec<u64> = (0..=QUEUE_WAITERS_MAX as u64).map(|slot| slot * 100).collect();
     assert_eq!(world.answers().await, served(&times));
 }
 
@@ -209,10 +199,7 @@ async fn slots_after_the_deadline_are_not_booked() {
     }
     let answers = world.answers().await;
     assert_eq!(answers[4], OVER_LIMIT);
-    assert_eq!(
-        [&answers[..4], &answers[5..]].concat(),
-        served(&[0, 100, 200, 300, 400])
-    );
+    assert_eq!([&answers[..4], &answers[5..]].concat(), served(&[0, 100, 200, 300, 400]));
     assert_eq!(world.wasted_slots("late"), 0);
 }
 
@@ -228,10 +215,7 @@ async fn slots_booked_too_late_are_rejected_and_lost() {
     world.ask(None).await;
     let late = vec![(Verdict::OverLimit, millis(70))];
     // The last one has the slot at 400 ms, and came at 70 ms.
-    assert_eq!(
-        world.answers().await,
-        [served(&[0, 100, 200]), late, served(&[330])].concat()
-    );
+    assert_eq!(world.answers().await, [served(&[0, 100, 200]), late, served(&[330])].concat());
     assert_eq!(world.wasted_slots("late"), 1);
 }
 

@@ -26,9 +26,7 @@ const MISPLACED: [&str; 3] = [READ_ONLY, LOADING, MASTER_DOWN];
 async fn start(deployment: Deployment, prepare: impl Fn(&Network)) -> Service {
     let network = network();
     network.server(ADDRESS).serve_slots(&[(0, 16_383, ADDRESS)]);
-    network
-        .server(SENTINEL)
-        .reply("SENTINEL GET-MASTER-ADDR-BY-NAME", Reply::master(ADDRESS));
+    network.server(SENTINEL).reply("SENTINEL GET-MASTER-ADDR-BY-NAME", Reply::master(ADDRESS));
     prepare(&network);
     let mut service = Service::new(&network, deployment);
     service.start().await;
@@ -41,9 +39,7 @@ async fn call_for(service: &Service, time: Duration) -> usize {
     let mut counted = 0;
     for number in 0..time.as_millis() / 10 {
         let value = format!("call {number}");
-        let called = service
-            .ask_within("error", &value, Some(GRPC_TIMEOUT))
-            .await;
+        let called = service.ask_within("error", &value, Some(GRPC_TIMEOUT)).await;
         counted += usize::from(called.verdict == Verdict::Ok);
         pass(millis(10)).await;
     }
@@ -62,9 +58,7 @@ async fn servers_that_are_slow_to_connect_to_are_used() {
     for deployment in deployments {
         let slow = |network: &Network| {
             for server in [ADDRESS, SENTINEL] {
-                network
-                    .server(server)
-                    .slow_connecting(SLOW_CONNECTING, Duration::ZERO);
+                network.server(server).slow_connecting(SLOW_CONNECTING, Duration::ZERO);
             }
         };
         let service = start(deployment.clone(), slow).await;
@@ -83,10 +77,7 @@ async fn servers_that_are_slow_to_connect_to_are_used() {
         service.server.recover();
         // A probe, and the calls' own connection, behind attempts that began in the fault.
         let recovery = service.recovery().await;
-        assert!(
-            recovery <= RECOVERY_MAX + 4 * SLOW_CONNECTING,
-            "{deployment}: {recovery:?}"
-        );
+        assert!(recovery <= RECOVERY_MAX + 4 * SLOW_CONNECTING, "{deployment}: {recovery:?}");
         pass(millis(2_000)).await;
         assert_counts(&service, &format!("{deployment} counts")).await;
         assert!(!service.is_open(), "{deployment}");
@@ -101,9 +92,7 @@ async fn a_fleet_whose_handshakes_queue_up_is_served() {
     let server = network.server(ADDRESS);
     server.slow_connecting(Duration::ZERO, HANDSHAKE);
     let tls = || Deployment::Single(address(&format!("rediss://{ADDRESS}")));
-    let mut fleet: Vec<_> = (0..PROCESSES)
-        .map(|_| Service::new(&network, tls()))
-        .collect();
+    let mut fleet: Vec<_> = (0..PROCESSES).map(|_| Service::new(&network, tls())).collect();
     for service in &mut fleet {
         service.start().await;
     }
@@ -124,9 +113,7 @@ async fn a_fleet_whose_handshakes_queue_up_is_served() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_attempt_runs_to_its_end_and_at_most_one_more_is_beside_it() {
     let service = start(single(), |network| {
-        network
-            .server(ADDRESS)
-            .slow_connecting(millis(9_500), Duration::ZERO);
+        network.server(ADDRESS).slow_connecting(millis(9_500), Duration::ZERO);
     })
     .await;
     pass(millis(9_000)).await;
@@ -147,10 +134,7 @@ async fn refused_probes_back_off_to_about_a_second() {
     .await;
     pass(millis(1_000)).await;
     let first = service.server.attempts();
-    assert!(
-        (4..=8).contains(&first),
-        "{first} attempts in the first second"
-    );
+    assert!((4..=8).contains(&first), "{first} attempts in the first second");
     pass(millis(60_000)).await;
     let later = service.server.attempts() - first;
     assert!((60..=90).contains(&later), "{later} attempts in a minute");
@@ -164,14 +148,8 @@ async fn a_demoted_server_is_left_as_soon_as_its_name_leads_to_another() {
         let service = start(single(), |_| {}).await;
         assert_counts(&service, "start").await;
         service.server.fail(Fault::Error(error));
-        let called = service
-            .ask_within("error", "demoted", Some(GRPC_TIMEOUT))
-            .await;
-        assert_eq!(
-            called.verdict,
-            Verdict::Error(StoreError::Rejected),
-            "{error}"
-        );
+        let called = service.ask_within("error", "demoted", Some(GRPC_TIMEOUT)).await;
+        assert_eq!(called.verdict, Verdict::Error(StoreError::Rejected), "{error}");
         assert_eq!(call_for(&service, millis(3_000)).await, 0, "{error}");
         let other = service.network.server(OTHER);
         service.network.repoint(ADDRESS, &other);
@@ -198,10 +176,7 @@ async fn a_server_that_stays_demoted_is_connected_to_about_once_a_second() {
         let before = service.server.attempts();
         pass(millis(10_000)).await;
         let attempts = service.server.attempts() - before;
-        assert!(
-            (9..=15).contains(&attempts),
-            "{error}: {attempts} attempts in ten seconds"
-        );
+        assert!((9..=15).contains(&attempts), "{error}: {attempts} attempts in ten seconds");
         traffic.finish().await;
     }
 }
@@ -215,14 +190,9 @@ async fn a_cluster_that_is_out_of_memory_is_not_looked_up_more_often() {
     service.server.fail(Fault::Error(OOM));
     let (look_ups, attempts) = (service.server.received(SLOTS), service.server.attempts());
     assert_eq!(call_for(&service, millis(60_000)).await, 0);
-    let (look_ups, attempts) = (
-        service.server.received(SLOTS) - look_ups,
-        service.server.attempts() - attempts,
-    );
-    assert!(
-        (5..=9).contains(&look_ups),
-        "{look_ups} look-ups in a minute"
-    );
+    let (look_ups, attempts) =
+        (service.server.received(SLOTS) - look_ups, service.server.attempts() - attempts);
+    assert!((5..=9).contains(&look_ups), "{look_ups} look-ups in a minute");
     assert_eq!(attempts, 0, "over the same connection");
 }
 
@@ -241,19 +211,9 @@ async fn look_ups_back_off_while_a_node_is_lost_and_keep_their_connection() {
     let made = service.metric("tollgate_store_connections_total{pool=\"main\"}");
     pass(millis(60_000)).await;
     let look_ups = service.server.received(SLOTS) - look_ups;
-    assert!(
-        (60..=85).contains(&look_ups),
-        "{look_ups} look-ups in a minute"
-    );
-    assert_eq!(
-        service.server.attempts(),
-        attempts,
-        "over the same connection"
-    );
-    assert_eq!(
-        service.metric("tollgate_store_connections_total{pool=\"main\"}"),
-        made
-    );
+    assert!((60..=85).contains(&look_ups), "{look_ups} look-ups in a minute");
+    assert_eq!(service.server.attempts(), attempts, "over the same connection");
+    assert_eq!(service.metric("tollgate_store_connections_total{pool=\"main\"}"), made);
 }
 
 #[tokio::test(start_paused = true)]
@@ -267,10 +227,7 @@ async fn redirections_that_do_not_end_look_the_slots_up_about_once_a_second() {
     let look_ups = service.server.received(SLOTS);
     let _ = call_for(&service, millis(20_000)).await;
     let look_ups = service.server.received(SLOTS) - look_ups;
-    assert!(
-        (15..=35).contains(&look_ups),
-        "{look_ups} look-ups in twenty seconds"
-    );
+    assert!((15..=35).contains(&look_ups), "{look_ups} look-ups in twenty seconds");
 }
 
 #[tokio::test(start_paused = true)]

@@ -43,10 +43,8 @@ impl World {
     /// This server is the master, and the other one its replica.
     fn promote(&self, master: &str) {
         for server in [FIRST, SECOND] {
-            self.server(server).reply(
-                "ROLE",
-                Reply::role(if server == master { "master" } else { "slave" }),
-            );
+            self.server(server)
+                .reply("ROLE", Reply::role(if server == master { "master" } else { "slave" }));
         }
     }
 
@@ -77,11 +75,9 @@ impl World {
 
 #[tokio::test(start_paused = true)]
 async fn the_server_that_most_sentinels_name_is_asked() {
-    for (named, hits) in [
-        ([FIRST; 3], [1, 0]),
-        ([SECOND, FIRST, FIRST], [1, 0]),
-        ([SECOND, FIRST, SECOND], [0, 1]),
-    ] {
+    for (named, hits) in
+        [([FIRST; 3], [1, 0]), ([SECOND, FIRST, FIRST], [1, 0]), ([SECOND, FIRST, SECOND], [0, 1])]
+    {
         let world = world_of(["10.0.0.9:6379"; 3]).await;
         // Both say that they are masters: the old one does not know better yet.
         for server in [FIRST, SECOND] {
@@ -147,15 +143,9 @@ async fn after_a_failover_the_new_master_is_asked_within_a_second() {
         pass(millis(3_000)).await;
         traffic.finish().await;
         let lines = log.faults();
-        assert_eq!(
-            lines.len(),
-            if fault.is_some() { 2 } else { 0 },
-            "{fault:?}: {lines:?}"
-        );
+        assert_eq!(lines.len(), if fault.is_some() { 2 } else { 0 }, "{fault:?}: {lines:?}");
         assert!(
-            lines
-                .get(1)
-                .is_none_or(|line| line.contains("fault cleared: ")),
+            lines.get(1).is_none_or(|line| line.contains("fault cleared: ")),
             "{fault:?}: {lines:?}"
         );
         assert_eq!(world.topology_changes(), 1);
@@ -164,12 +154,7 @@ async fn after_a_failover_the_new_master_is_asked_within_a_second() {
 
 #[tokio::test(start_paused = true)]
 async fn without_sentinels_the_last_known_master_is_asked_and_that_is_logged_once() {
-    for fault in [
-        Fault::RefuseConnections,
-        Fault::Stopped,
-        Fault::NoReply,
-        Fault::Unreachable,
-    ] {
+    for fault in [Fault::RefuseConnections, Fault::Stopped, Fault::NoReply, Fault::Unreachable] {
         let log = Log::capture();
         let world = world().await;
         for sentinel in SENTINELS {
@@ -187,10 +172,7 @@ async fn without_sentinels_the_last_known_master_is_asked_and_that_is_logged_onc
         }
         pass(INTERVAL).await;
         let lines = log.lines(&[DISCOVERY_FAILED]);
-        assert!(
-            lines.len() == 2 && lines[1].contains("recovered: "),
-            "{fault:?}: {lines:?}"
-        );
+        assert!(lines.len() == 2 && lines[1].contains("recovered: "), "{fault:?}: {lines:?}");
         assert_eq!(log.lines(&[UNREACHABLE]), [""; 0], "Redis itself is well");
     }
 }
@@ -225,8 +207,5 @@ async fn a_master_that_no_sentinel_knows_is_logged_and_calls_go_by_policy_at_onc
         called(Verdict::Error(StoreError::Unreachable), Duration::ZERO)
     );
     let lines = log.lines(&[DISCOVERY_FAILED]);
-    assert!(
-        lines.len() == 1 && lines[0].contains("knows no master named m"),
-        "{lines:?}"
-    );
+    assert!(lines.len() == 1 && lines[0].contains("knows no master named m"), "{lines:?}");
 }

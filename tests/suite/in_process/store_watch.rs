@@ -109,10 +109,7 @@ async fn refused_commands_are_replaced_and_named_until_they_are_allowed() {
     const REFUSED: [&str; 4] = ["TIME", "EVALSHA", "EVAL", "INCR"];
     for allowed_first in ["none", "TIME"] {
         let mut service = Service::new(&network(), single());
-        for command in REFUSED
-            .into_iter()
-            .filter(|command| *command != allowed_first)
-        {
+        for command in REFUSED.into_iter().filter(|command| *command != allowed_first) {
             let name = command.to_lowercase();
             let error = format!("NOPERM User rls has no permissions to run the '{name}' command");
             service.server.reply(command, Reply::error(&error));
@@ -129,12 +126,7 @@ async fn refused_commands_are_replaced_and_named_until_they_are_allowed() {
         pass(millis(5_000)).await;
         let ready = || service.lifecycle.state().report();
         assert!(ready().contains("'evalsha' command"), "{}", ready());
-        assert_eq!(
-            ready().contains("TIME: "),
-            allowed_first == "none",
-            "{}",
-            ready()
-        );
+        assert_eq!(ready().contains("TIME: "), allowed_first == "none", "{}", ready());
         assert!(!service.is_open());
         for command in REFUSED {
             service.server.serve(command);

@@ -22,23 +22,17 @@ fn limits() -> impl Strategy<Value = Limit> {
         prop::sample::select(&OverLimitHits::ALL[..]),
     );
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day][..]);
-    (
-        1..40_u32,
-        unit,
-        prop::sample::select(algorithms.to_vec()),
-        options,
+    (1..40_u32, unit, prop::sample::select(algorithms.to_vec()), options).prop_map(
+        |(requests, unit, algorithm, (burst, buckets, over_limit_hits))| {
+            let terms = Terms {
+                burst: burst.filter(|_| algorithm.is_bucket()),
+                buckets: buckets.filter(|_| algorithm == Algorithm::SlidingWindow),
+                over_limit_hits: Some(over_limit_hits),
+                ..Terms::new(requests.into(), unit, algorithm)
+            };
+            Limit::new(&terms).expect("a limit")
+        },
     )
-        .prop_map(
-            |(requests, unit, algorithm, (burst, buckets, over_limit_hits))| {
-                let terms = Terms {
-                    burst: burst.filter(|_| algorithm.is_bucket()),
-                    buckets: buckets.filter(|_| algorithm == Algorithm::SlidingWindow),
-                    over_limit_hits: Some(over_limit_hits),
-                    ..Terms::new(requests.into(), unit, algorithm)
-                };
-                Limit::new(&terms).expect("a limit")
-            },
-        )
 }
 
 impl Bench {

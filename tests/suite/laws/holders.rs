@@ -43,11 +43,7 @@ fn act(bench: &mut Bench, name: u8, doing: Doing) -> Verdict {
         Doing::GiveBack => Hits::Refund(1),
         Doing::Look => Hits::Peek,
     };
-    bench.ask(Call {
-        hits,
-        holder: &[name],
-        book_ahead: Span::ZERO,
-    })
+    bench.ask(Call { hits, holder: &[name], book_ahead: Span::ZERO })
 }
 
 proptest! {
@@ -99,25 +95,13 @@ fn a_name_given_back_twice_frees_one_place_and_hits_do_not_matter() {
     let mut bench = Bench::new(limit(3));
     for name in 0..3 {
         assert!(
-            !bench
-                .ask(Call {
-                    hits: Hits::Add(7),
-                    holder: &[name],
-                    book_ahead: Span::ZERO
-                })
-                .over
+            !bench.ask(Call { hits: Hits::Add(7), holder: &[name], book_ahead: Span::ZERO }).over
         );
     }
     assert!(act(&mut bench, 3, Doing::Take).over);
     for _ in 0..2 {
         assert_eq!(
-            bench
-                .ask(Call {
-                    hits: Hits::Refund(5),
-                    holder: &[0],
-                    book_ahead: Span::ZERO
-                })
-                .used,
+            bench.ask(Call { hits: Hits::Refund(5), holder: &[0], book_ahead: Span::ZERO }).used,
             2
         );
     }
@@ -134,10 +118,7 @@ fn a_lowered_limit_keeps_its_holders_and_reports_when_a_slot_is_free() {
         bench.pass(Span::from_secs(1));
     }
     bench.limit = limit(2);
-    assert!(
-        !act(&mut bench, 3, Doing::Take).over,
-        "it has its place, and a new lease"
-    );
+    assert!(!act(&mut bench, 3, Doing::Take).over, "it has its place, and a new lease");
     assert!(bench.look().over);
     let rejected = act(&mut bench, 5, Doing::Take);
     assert!(rejected.over);

@@ -12,33 +12,21 @@ fn limits() -> impl Strategy<Value = Limit> {
     let over_limit_hits = prop::sample::select(&OverLimitHits::ALL[..]).prop_map(Some);
     let wait = (1_000..20_000_000_u64).prop_map(|micros| Some(Span::from_micros(micros)));
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day][..]);
-    (
-        1..30_u32,
-        unit,
-        algorithm,
-        over_limit_hits,
-        wait,
-        prop::option::of(1..20_u32),
+    (1..30_u32, unit, algorithm, over_limit_hits, wait, prop::option::of(1..20_u32)).prop_map(
+        |(requests, unit, algorithm, over_limit_hits, max_wait, burst)| {
+            Limit::new(&Terms {
+                burst,
+                max_wait,
+                over_limit_hits,
+                ..Terms::new(requests.into(), unit, algorithm)
+            })
+            .expect("a limit")
+        },
     )
-        .prop_map(
-            |(requests, unit, algorithm, over_limit_hits, max_wait, burst)| {
-                Limit::new(&Terms {
-                    burst,
-                    max_wait,
-                    over_limit_hits,
-                    ..Terms::new(requests.into(), unit, algorithm)
-                })
-                .expect("a limit")
-            },
-        )
 }
 
 fn booking(hits: u64, book_ahead: Span) -> Call<'static> {
-    Call {
-        hits: Hits::Add(hits),
-        holder: &[],
-        book_ahead,
-    }
+    Call { hits: Hits::Add(hits), holder: &[], book_ahead }
 }
 
 proptest! {
@@ -98,15 +86,11 @@ proptest! {
 #[test]
 fn answers_of_calls_that_come_at_once_are_evenly_spaced() {
     let max_wait = Some(Span::from_micros(500_000));
-    let limit = Limit::new(&Terms {
-        max_wait,
-        ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket)
-    })
-    .expect("a limit");
+    let limit =
+        Limit::new(&Terms { max_wait, ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket) })
+            .expect("a limit");
     let mut bench = Bench::new(limit);
-    let verdicts: Vec<Verdict> = (0..8)
-        .map(|_| bench.ask(booking(1, limit.max_wait)))
-        .collect();
+    let verdicts: Vec<Verdict> = (0..8).map(|_| bench.ask(booking(1, limit.max_wait))).collect();
     let starts: Vec<u64> = verdicts
         .iter()
         .filter(|verdict| !verdict.over)

@@ -69,10 +69,7 @@ type Later = ((u64, u64), Act);
 
 impl Server {
     fn new(limit: Limit) -> Self {
-        Self {
-            limit,
-            counter: Counter::new(&limit),
-        }
+        Self { limit, counter: Counter::new(&limit) }
     }
 
     fn ask(&mut self, hits: Hits, now: Time) -> Verdict {
@@ -122,21 +119,13 @@ impl Replica {
     }
 
     fn count(&mut self, check: &Check, now: Time) -> Verdict {
-        let undecided = Undecided {
-            check,
-            effect: Effect::None,
-            seen: self.seen,
-            epoch: self.epoch,
-        };
+        let undecided =
+            Undecided { check, effect: Effect::None, seen: self.seen, epoch: self.epoch };
         self.local.decide(&[undecided], self.share, now)[0]
     }
 
     fn write_back(&mut self, server: &mut Server, now: Time) -> bool {
-        let mut returned = Returned {
-            server,
-            seen: &mut self.seen,
-            now,
-        };
+        let mut returned = Returned { server, seen: &mut self.seen, now };
         runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime can be built")
@@ -147,16 +136,8 @@ impl Replica {
 impl World {
     fn new(limit: Limit, replicas: u32) -> Self {
         let all = NonZeroU32::new(replicas).expect("there is one");
-        let replicas = (0..replicas)
-            .map(|rank| Replica::new(Share::ranked(all, rank)))
-            .collect();
-        Self {
-            server: Server::new(limit),
-            replicas,
-            now: START,
-            passed: Vec::new(),
-            refunded: 0,
-        }
+        let replicas = (0..replicas).map(|rank| Replica::new(Share::ranked(all, rank))).collect();
+        Self { server: Server::new(limit), replicas, now: START, passed: Vec::new(), refunded: 0 }
     }
 
     fn act(&mut self, act: Act) {
@@ -315,24 +296,14 @@ fn limits() -> impl Strategy<Value = Limit> {
 fn acts(turns: impl Strategy<Value = Act> + 'static) -> impl Strategy<Value = Vec<Later>> {
     let parts = prop_oneof![6 => Just(0_u64), 6 => 0..20_u64, 2 => 0..600_u64, 1 => 0..5_000_u64];
     let micros = prop_oneof![3 => Just(0), 1 => 0..3_u64, 1 => 0..2_000_000_u64];
-    let ask = (
-        0..8_usize,
-        prop_oneof![8 => Just(1_u64), 2 => 1..6_u64, 1 => 1..50_u64],
-    )
+    let ask = (0..8_usize, prop_oneof![8 => Just(1_u64), 2 => 1..6_u64, 1 => 1..50_u64])
         .prop_map(|(at, hits)| Act::Ask(at, hits));
-    prop::collection::vec(
-        ((parts, micros), prop_oneof![20 => ask, 1 => turns]),
-        0..250,
-    )
+    prop::collection::vec(((parts, micros), prop_oneof![20 => ask, 1 => turns]), 0..250)
 }
 
 /// The limit, or one for each replica if that is more; as many as fit at once where it is a bucket.
 fn once(limit: &Limit, replicas: u32) -> u64 {
-    if limit.capacity == 0 {
-        0
-    } else {
-        limit.capacity.max(replicas.into())
-    }
+    if limit.capacity == 0 { 0 } else { limit.capacity.max(replicas.into()) }
 }
 
 proptest! {
@@ -410,10 +381,7 @@ fn the_part_of_what_was_used_that_flowed_back_has_flowed_back_once() {
                 .filter(|at| !world.ask(*at, 1).over)
                 .count();
         }
-        assert!(
-            (90 - replicas as usize..=90).contains(&passed),
-            "{passed} with {replicas}"
-        );
+        assert!((90 - replicas as usize..=90).contains(&passed), "{passed} with {replicas}");
         world.act(Act::TurnAll);
         let used = world.server.ask(Hits::Peek, world.now).used;
         assert!(
@@ -428,16 +396,9 @@ fn every_replica_lets_one_through_however_many_there_are() {
     let mut world = World::new(limit(Algorithm::FixedWindow, 2), 5);
     world.act(Act::TurnAll);
     let passed = |world: &mut World| {
-        (0..5)
-            .flat_map(|at| [at; 3])
-            .filter(|at| !world.ask(*at, 1).over)
-            .count()
+        (0..5).flat_map(|at| [at; 3]).filter(|at| !world.ask(*at, 1).over).count()
     };
-    assert_eq!(
-        passed(&mut world),
-        5,
-        "a client of one replica is not locked out"
-    );
+    assert_eq!(passed(&mut world), 5, "a client of one replica is not locked out");
     world.act(Act::TurnAll);
     assert_eq!(passed(&mut world), 0, "Redis knows of them");
     assert_eq!(world.server.ask(Hits::Peek, world.now).used, 5 + 15);
@@ -446,14 +407,10 @@ fn every_replica_lets_one_through_however_many_there_are() {
 #[test]
 fn no_slot_is_booked() {
     let max_wait = Span::from_secs(5);
-    let terms = Terms {
-        max_wait: Some(max_wait),
-        ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket)
-    };
-    let check = Check {
-        book_ahead: max_wait,
-        ..check(Limit::new(&terms).expect("a limit"), Hits::Add(1))
-    };
+    let terms =
+        Terms { max_wait: Some(max_wait), ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket) };
+    let check =
+        Check { book_ahead: max_wait, ..check(Limit::new(&terms).expect("a limit"), Hits::Add(1)) };
     let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
     assert!(!replica.count(&check, START).over);
     let verdict = replica.count(&check, START);

@@ -15,6 +15,5 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
 
 /// The value in the line that begins with this name and labels; `None` if there is no such line.
 pub(crate) fn value_on<'p>(page: &'p str, series: &str) -> Option<&'p str> {
-    page.lines()
-        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
+    page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
 }

@@ -36,10 +36,7 @@ impl Browser {
         let home = TempDir::new().expect("a temporary directory can be made");
         let log = home.path().join("log");
         let mut command = Command::new(program("chromedriver"));
-        command
-            .arg("--port=0")
-            .env("HOME", home.path())
-            .env("TMPDIR", home.path());
+        command.arg("--port=0").env("HOME", home.path()).env("TMPDIR", home.path());
         let mut driver = Process::start("chromedriver", command, log.clone());
         driver.wait_until_ready(|| port_in(&log).is_some());
         let port = port_in(&log).expect("it is ready");
@@ -56,12 +53,7 @@ impl Browser {
             "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"},
         }}});
         let session = send(port, "POST", "/session", &wanted);
-        Self {
-            _driver: driver,
-            _home: home,
-            port,
-            session: text(&session["sessionId"]),
-        }
+        Self { _driver: driver, _home: home, port, session: text(&session["sessionId"]) }
     }
 
     /// Opens a page.
@@ -73,19 +65,14 @@ impl Browser {
     /// cannot be as narrow as a telephone.
     pub(crate) fn emulate(&self, width: u32, colors: &str) {
         let feature = |name: &str, value: &str| json!({"name": name, "value": value});
-        let features = [
-            feature("prefers-color-scheme", colors),
-            feature("prefers-reduced-motion", "reduce"),
-        ];
+        let features =
+            [feature("prefers-color-scheme", colors), feature("prefers-reduced-motion", "reduce")];
         let screen = json!({"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": true});
         for (command, parameters) in [
             ("Emulation.setEmulatedMedia", json!({"features": features})),
             ("Emulation.setDeviceMetricsOverride", screen),
         ] {
-            self.post(
-                "/goog/cdp/execute",
-                &json!({"cmd": command, "params": parameters}),
-            );
+            self.post("/goog/cdp/execute", &json!({"cmd": command, "params": parameters}));
         }
     }
 
@@ -121,9 +108,7 @@ impl Browser {
 
     /// Waits for a visible element with this role and accessible name.
     pub(crate) fn find(&self, role: &str, name: &str) -> Element {
-        look_for(&format!("there is a {role} named {name:?}"), || {
-            self.found(role, name)
-        })
+        look_for(&format!("there is a {role} named {name:?}"), || self.found(role, name))
     }
 
     /// The visible element with this role and accessible name, if there is one.
@@ -216,21 +201,14 @@ fn send(port: u16, method: &str, path: &str, body: &Value) -> Value {
 /// The `value` of a reply.
 fn try_send(port: u16, method: &str, path: &str, body: &Value) -> Result<Value, String> {
     let mut connection = Connection::open(([127, 0, 0, 1], port).into());
-    let body = if body.is_null() {
-        String::new()
-    } else {
-        body.to_string()
-    };
+    let body = if body.is_null() { String::new() } else { body.to_string() };
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    connection
-        .write(format!("{head}{body}").as_bytes())
-        .map_err(|error| error.to_string())?;
-    let Reply { status, body, .. } = connection
-        .read(method)
-        .map_err(|error| format!("no reply in {PATIENCE:?}: {error}"))?;
+    connection.write(format!("{head}{body}").as_bytes()).map_err(|error| error.to_string())?;
+    let Reply { status, body, .. } =
+        connection.read(method).map_err(|error| format!("no reply in {PATIENCE:?}: {error}"))?;
     let mut reply: Value = serde_json::from_str(&body).map_err(|error| error.to_string())?;
     match status {
         200 => Ok(reply["value"].take()),

@@ -66,10 +66,8 @@ impl Authority {
     fn of(params: CertificateParams, form: KeyForm) -> Self {
         let issuer =
             CertifiedIssuer::self_signed(params, form.key()).expect("the parameters are right");
-        let authority = Self {
-            issuer,
-            directory: TempDir::new().expect("a temporary directory can be made"),
-        };
+        let authority =
+            Self { issuer, directory: TempDir::new().expect("a temporary directory can be made") };
         authority.write("ca.pem", &authority.issuer.pem());
         authority
     }
@@ -103,11 +101,7 @@ impl Authority {
             .expect("the parameters are right");
         self.write(&cert, &signed.pem());
         self.write(&key, &form.pem(&pair));
-        Identity {
-            cert: self.path(&cert),
-            key: self.path(&key),
-            ca: self.cacert(),
-        }
+        Identity { cert: self.path(&cert), key: self.path(&key), ca: self.cacert() }
     }
 
     fn write(&self, file: &str, text: &str) {
@@ -163,11 +157,7 @@ fn params(subject: &str, names: &str) -> CertificateParams {
         _ => panic!("`DNS:host` or `IP:address`, not {name}"),
     };
     let mut params = CertificateParams::default();
-    params.subject_alt_names = names
-        .split(',')
-        .filter(|name| !name.is_empty())
-        .map(name)
-        .collect();
+    params.subject_alt_names = names.split(',').filter(|name| !name.is_empty()).map(name).collect();
     params.distinguished_name.push(DnType::CommonName, subject);
     params.is_ca = IsCa::ExplicitNoCa;
     params.not_after = date_time_ymd(2100, 1, 1);

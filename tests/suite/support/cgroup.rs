@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Where a version has its memory controller, and the file of a cgroup with the limit.
-const VERSIONS: [(&str, &str); 2] = [
-    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-    ("/sys/fs/cgroup", "memory.max"),
-];
+const VERSIONS: [(&str, &str); 2] =
+    [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
 
 /// A cgroup with a limit of memory. Dropped, it is removed; its processes must have ended.
 #[derive(Debug)]

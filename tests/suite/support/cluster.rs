@@ -66,10 +66,7 @@ impl ClusterProcess {
 
     /// The same with a proxy before each node: that is where clients are sent.
     pub(crate) fn start_behind_proxies() -> Self {
-        Self::with(Options {
-            has_proxies: true,
-            ..Options::default()
-        })
+        Self::with(Options { has_proxies: true, ..Options::default() })
     }
 
     /// Starts and joins the nodes, and waits until all slots are served.
@@ -98,9 +95,7 @@ impl ClusterProcess {
     /// The address of a node as the cluster announces it.
     pub(crate) fn place(&self, number: usize) -> String {
         let node = &self.nodes[number];
-        node.proxy
-            .as_ref()
-            .map_or(node.server.address(), |proxy| proxy.addr().to_string())
+        node.proxy.as_ref().map_or(node.server.address(), |proxy| proxy.addr().to_string())
     }
 
     /// A node.
@@ -115,10 +110,7 @@ impl ClusterProcess {
 
     /// The proxy of a node.
     pub(crate) fn proxy(&self, number: usize) -> &Proxy {
-        self.nodes[number]
-            .proxy
-            .as_ref()
-            .expect("this cluster was built with them")
+        self.nodes[number].proxy.as_ref().expect("this cluster was built with them")
     }
 
     /// How many nodes there are, whether they run or not.
@@ -128,18 +120,12 @@ impl ClusterProcess {
 
     /// Those that run.
     pub(crate) fn living(&self) -> impl Iterator<Item = &RedisProcess> {
-        self.nodes
-            .iter()
-            .map(|node| &node.server)
-            .filter(|server| server.runs())
+        self.nodes.iter().map(|node| &node.server).filter(|server| server.runs())
     }
 
     /// The slot that a key lives in.
     pub(crate) fn slot_of(&self, key: &str) -> u16 {
-        self.living()
-            .next()
-            .expect("some node runs")
-            .command(&["CLUSTER", "KEYSLOT", key])
+        self.living().next().expect("some node runs").command(&["CLUSTER", "KEYSLOT", key])
     }
 
     /// The node that serves a slot, once all masters that run name the same one, and the same
@@ -150,13 +136,9 @@ impl ClusterProcess {
         let mut agreed = None;
         look_until("all nodes name the same owner of a slot", || {
             let masters = self.living().filter(|server| server.is_master());
-            let views: BTreeSet<_> = masters
-                .map(|server| (self.view(server).owner_of(slot), epochs(server)))
-                .collect();
-            agreed = views
-                .first()
-                .and_then(|(owner, _)| *owner)
-                .filter(|_| views.len() == 1);
+            let views: BTreeSet<_> =
+                masters.map(|server| (self.view(server).owner_of(slot), epochs(server))).collect();
+            agreed = views.first().and_then(|(owner, _)| *owner).filter(|_| views.len() == 1);
             agreed.is_some()
         });
         agreed.expect("they name the same one")
@@ -165,9 +147,7 @@ impl ClusterProcess {
     /// All keys of all masters that run.
     pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
         let masters = self.living().filter(|server| server.is_master());
-        masters
-            .flat_map(|server| server.command::<Vec<String>>(&["KEYS", pattern]))
-            .collect()
+        masters.flat_map(|server| server.command::<Vec<String>>(&["KEYS", pattern])).collect()
     }
 
     /// Sets a slot on its way to the next master: the one who has it asks for keys that have gone
@@ -190,12 +170,7 @@ impl ClusterProcess {
             "MIGRATING",
             &self.nodes[to].id,
         ]);
-        Migration {
-            cluster: self,
-            slot,
-            from,
-            to,
-        }
+        Migration { cluster: self, slot, from, to }
     }
 
     /// Moves a slot with all of its keys to the next master.
@@ -208,8 +183,7 @@ impl ClusterProcess {
     /// Waits until a replica serves in a master's place, and every node that runs knows.
     pub(crate) fn wait_until_replaced(&self, lost: usize) {
         look_until("a replica has taken its place", || {
-            self.agreed()
-                .is_some_and(|view| view.is_whole && !view.owners.contains_key(&lost))
+            self.agreed().is_some_and(|view| view.is_whole && !view.owners.contains_key(&lost))
         });
     }
 
@@ -254,34 +228,23 @@ impl ClusterProcess {
         let mut served = 0;
         for line in nodes.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            let [id, _, flags, .., link] = words[..8] else {
-                panic!("{line}")
-            };
+            let [id, _, flags, .., link] = words[..8] else { panic!("{line}") };
             let number = self.nodes.iter().position(|node| node.id == id);
             // Slots on their way are in brackets.
-            let slots = words[8..]
-                .iter()
-                .filter(|word| !word.starts_with('['))
-                .map(|word| {
-                    let (first, last) = word.split_once('-').unwrap_or((word, word));
-                    first.parse::<u16>().expect("a slot")..last.parse::<u16>().expect("a slot") + 1
-                });
+            let slots = words[8..].iter().filter(|word| !word.starts_with('[')).map(|word| {
+                let (first, last) = word.split_once('-').unwrap_or((word, word));
+                first.parse::<u16>().expect("a slot")..last.parse::<u16>().expect("a slot") + 1
+            });
             let slots: Vec<Range<u16>> = slots.collect();
             let is_well =
                 link == "connected" && !flags.contains("fail") && flags.contains("master");
             if let (Some(number), true, false) = (number, is_well, slots.is_empty()) {
-                served += slots
-                    .iter()
-                    .map(|slots| slots.end - slots.start)
-                    .sum::<u16>();
+                served += slots.iter().map(|slots| slots.end - slots.start).sum::<u16>();
                 owners.insert(number, slots);
             }
         }
         let state: String = of.text(&["CLUSTER", "INFO"]);
-        View {
-            is_whole: served == SLOTS && state.contains("cluster_state:ok"),
-            owners,
-        }
+        View { is_whole: served == SLOTS && state.contains("cluster_state:ok"), owners }
     }
 
     /// Joins the nodes and assigns slots.
@@ -291,15 +254,10 @@ impl ClusterProcess {
         }
         let per_master = usize::from(SLOTS).div_ceil(MASTERS);
         let slots: Vec<String> = (0..SLOTS).map(|slot| slot.to_string()).collect();
-        for (number, (node, slots)) in self
-            .nodes
-            .iter()
-            .zip(slots.chunks(per_master))
-            .take(MASTERS)
-            .enumerate()
+        for (number, (node, slots)) in
+            self.nodes.iter().zip(slots.chunks(per_master)).take(MASTERS).enumerate()
         {
-            node.server
-                .command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
+            node.server.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
             let words: Vec<&str> = ["CLUSTER", "ADDSLOTS"]
                 .into_iter()
                 .chain(slots.iter().map(String::as_str))
@@ -321,21 +279,17 @@ impl ClusterProcess {
         }
         look_until("everybody has met", || {
             let all = format!("cluster_known_nodes:{}\r", self.len());
-            self.living()
-                .all(|server| server.text(&["CLUSTER", "INFO"]).contains(&all))
+            self.living().all(|server| server.text(&["CLUSTER", "INFO"]).contains(&all))
                 && self
                     .living()
                     .all(|server| !server.text(&["CLUSTER", "NODES"]).contains("handshake"))
         });
         for number in MASTERS..self.len() {
             let master = &self.nodes[(number - MASTERS) / replicas].id;
-            self.server(number)
-                .command::<()>(&["CLUSTER", "REPLICATE", master]);
+            self.server(number).command::<()>(&["CLUSTER", "REPLICATE", master]);
         }
         look_until("replicas have what their masters have", || {
-            self.nodes[MASTERS..]
-                .iter()
-                .all(|node| node.server.follows_its_master())
+            self.nodes[MASTERS..].iter().all(|node| node.server.follows_its_master())
         });
         self.wait_until_whole();
         look_until("everybody knows who follows whom", || {
@@ -349,21 +303,15 @@ impl ClusterProcess {
 
 impl View {
     fn owner_of(&self, slot: u16) -> Option<usize> {
-        let owner = self
-            .owners
-            .iter()
-            .find(|(_, slots)| slots.iter().any(|slots| slots.contains(&slot)));
+        let owner =
+            self.owners.iter().find(|(_, slots)| slots.iter().any(|slots| slots.contains(&slot)));
         owner.map(|(number, _)| *number)
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            node: RedisProcess::builder(),
-            replicas: 0,
-            has_proxies: false,
-        }
+        Self { node: RedisProcess::builder(), replicas: 0, has_proxies: false }
     }
 }
 
@@ -394,13 +342,7 @@ fn epochs(of: &RedisProcess) -> BTreeSet<(String, u64)> {
     let epochs = nodes.lines().map(|line| {
         let mut words = line.split(' ');
         let id = words.next().expect("a name").to_owned();
-        (
-            id,
-            words
-                .nth(5)
-                .and_then(|epoch| epoch.parse().ok())
-                .expect("an epoch"),
-        )
+        (id, words.nth(5).and_then(|epoch| epoch.parse().ok()).expect("an epoch"))
     });
     epochs.collect()
 }
@@ -417,18 +359,11 @@ impl Migration<'_> {
         ]);
         if !keys.is_empty() {
             let (host, port) = (Ipv4Addr::LOCALHOST.to_string(), to.port().to_string());
-            let auth = to
-                .password()
-                .map_or(Vec::new(), |password| vec!["AUTH", password]);
+            let auth = to.password().map_or(Vec::new(), |password| vec!["AUTH", password]);
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
             from.command::<()>(
-                &[
-                    &["MIGRATE", &host, &port, "", "0", "5000"][..],
-                    &auth[..],
-                    &["KEYS"][..],
-                    &keys,
-                ]
-                .concat(),
+                &[&["MIGRATE", &host, &port, "", "0", "5000"][..], &auth[..], &["KEYS"][..], &keys]
+                    .concat(),
             );
         }
         keys.len()

@@ -16,10 +16,7 @@ pub(crate) const ALGORITHMS: [(&str, &str); 8] = [
     ("log", "algorithm: sliding_log"),
     ("token", "algorithm: token_bucket"),
     ("leaky", "algorithm: leaky_bucket, burst: LIMIT"),
-    (
-        "places",
-        "algorithm: concurrency, lease_by: caller, lease: 24h",
-    ),
+    ("places", "algorithm: concurrency, lease_by: caller, lease: 24h"),
 ];
 
 /// A client of such rules.
@@ -51,17 +48,12 @@ pub(crate) fn service(limit: u32, settings: &[(&'static str, String)]) -> TestSe
 /// The same for other rules.
 pub(crate) fn answered_by_redis(builder: Builder, settings: &[(&'static str, String)]) -> Builder {
     let builder = builder.with_env("ON_STORE_ERROR", "error");
-    settings.iter().fold(builder, |builder, (name, value)| {
-        builder.with_env(name, value)
-    })
+    settings.iter().fold(builder, |builder, (name, value)| builder.with_env(name, value))
 }
 
 impl Counting {
     pub(crate) async fn at(server: &TestServer) -> Self {
-        Self {
-            client: server.client().await,
-            asked: 0,
-        }
+        Self { client: server.client().await, asked: 0 }
     }
 
     /// One hit of each of these counters, in one request.
@@ -72,11 +64,7 @@ impl Counting {
             let caller = if key == "places" { &*holder } else { "" };
             descriptor(&[(key, value), ("caller", caller)])
         });
-        RateLimitRequest {
-            domain: "d".into(),
-            descriptors: descriptors.collect(),
-            hits_addend: 0,
-        }
+        RateLimitRequest { domain: "d".into(), descriptors: descriptors.collect(), hits_addend: 0 }
     }
 
     pub(crate) async fn try_ask(
@@ -89,9 +77,7 @@ impl Counting {
 
     /// What Redis says of each counter.
     pub(crate) async fn ask(&mut self, counters: &[(&str, &str)]) -> RateLimitResponse {
-        self.try_ask(counters)
-            .await
-            .unwrap_or_else(|error| panic!("{counters:?}: {error}"))
+        self.try_ask(counters).await.unwrap_or_else(|error| panic!("{counters:?}: {error}"))
     }
 
     /// How many of these hits are admitted, one by one.
@@ -124,16 +110,8 @@ impl Counting {
     /// limit of a year can take.
     pub(crate) async fn is_over_but_not_for_ever(&mut self, counter: (&str, &str)) {
         let answer = self.ask(&[counter]).await;
-        assert_eq!(
-            answer.overall_code(),
-            Code::OverLimit,
-            "{counter:?}: nothing was given away"
-        );
-        let wait = answer.statuses[0]
-            .duration_until_reset
-            .as_ref()
-            .expect("it is told")
-            .seconds;
+        assert_eq!(answer.overall_code(), Code::OverLimit, "{counter:?}: nothing was given away");
+        let wait = answer.statuses[0].duration_until_reset.as_ref().expect("it is told").seconds;
         // With windows that are cut, one that leaves a piece later counts whole until then.
         assert!(wait <= 2 * 366 * 86_400, "{counter:?}: {wait} s");
     }
@@ -141,10 +119,7 @@ impl Counting {
     /// Waits until Redis counts, for each of these counters. Whatever it takes for that is counted,
     /// too.
     pub(crate) async fn wait_for_verdicts(&mut self, counters: &[(&str, &str)]) {
-        eventually("Redis has verdicts", async || {
-            self.try_ask(counters).await.is_ok()
-        })
-        .await;
+        eventually("Redis has verdicts", async || self.try_ask(counters).await.is_ok()).await;
     }
 
     /// Of counters that are asked with `all_or_nothing`, one that is full keeps the others as they
@@ -168,11 +143,7 @@ impl Counting {
             let answer = self.ask(&others).await;
             let remaining = |status: &DescriptorStatus| status.limit_remaining;
             assert!(
-                answer
-                    .statuses
-                    .iter()
-                    .map(remaining)
-                    .all(|left| left == limit - 1),
+                answer.statuses.iter().map(remaining).all(|left| left == limit - 1),
                 "beside {refusing}: {answer:?}"
             );
         }

@@ -24,9 +24,7 @@ pub(crate) struct FakeTime {
 impl FakeTime {
     /// A clock that is right until it is set, which keeps its file in that directory.
     pub(crate) fn new(directory: &Path) -> Self {
-        let clock = Self {
-            file: directory.join("faketime"),
-        };
+        let clock = Self { file: directory.join("faketime") };
         clock.set(0);
         clock
     }

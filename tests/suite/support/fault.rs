@@ -68,18 +68,12 @@ struct Resources {
 impl FaultScenario<Single> {
     /// On one server.
     pub(crate) fn direct() -> Self {
-        Self::new(
-            Single::direct(RedisProcess::builder().in_own_group().start()),
-            &[],
-        )
+        Self::new(Single::direct(RedisProcess::builder().in_own_group().start()), &[])
     }
 
     /// On one server behind a proxy.
     pub(crate) fn proxied(settings: &[(&str, &str)]) -> Self {
-        Self::new(
-            Single::proxied(RedisProcess::builder().in_own_group().start()),
-            settings,
-        )
+        Self::new(Single::proxied(RedisProcess::builder().in_own_group().start()), settings)
     }
 
     pub(crate) fn proxy(&self) -> &Proxy {
@@ -108,38 +102,22 @@ impl<S: Servers> FaultScenario<S> {
         let probe = |number| format!(r#"{{"entries":[{{"key":"probe","value":"{number}"}}]}}"#);
         let probes = (0..probes).map(probe).collect::<Vec<String>>().join(",");
         let probe = format!(r#"{{"domain":"d","descriptors":[{probes}]}}"#);
-        Self {
-            server: builder.start(),
-            servers,
-            probe,
-            granted_max: LIMIT,
-            deadline: None,
-        }
+        Self { server: builder.start(), servers, probe, granted_max: LIMIT, deadline: None }
     }
 
     /// Redis loses its data in this fault: what was used up can be used again.
     pub(crate) fn that_loses_data(self) -> Self {
-        Self {
-            granted_max: 2 * LIMIT,
-            ..self
-        }
+        Self { granted_max: 2 * LIMIT, ..self }
     }
 
     /// Clients send this grpc-timeout.
     pub(crate) fn with_deadline(self, deadline: Duration) -> Self {
-        Self {
-            deadline: Some(deadline),
-            ..self
-        }
+        Self { deadline: Some(deadline), ..self }
     }
 
     /// The calls for a rule.
     pub(crate) fn calls(&self, policy: &'static str) -> Calls {
-        Calls {
-            key: policy,
-            values: VALUES,
-            deadline: self.deadline,
-        }
+        Calls { key: policy, values: VALUES, deadline: self.deadline }
     }
 
     /// Lets a fault begin and end while clients of every policy call, and checks what must hold for
@@ -155,9 +133,7 @@ impl<S: Servers> FaultScenario<S> {
         traffic.wait_for_answers(TRAIL_ANSWERS);
         let answers = traffic.finish();
         self.wait_until_faults_are_over();
-        look_until("no connection is left behind", || {
-            self.has_few_connections()
-        });
+        look_until("no connection is left behind", || self.has_few_connections());
         let history = self.history().since(&before);
         let report = Report {
             granted_max: self.granted_max,
@@ -206,9 +182,7 @@ impl<S: Servers> FaultScenario<S> {
 
     /// Waits until this fault is in the log, and not over.
     pub(crate) fn wait_until_logged(&self, fault: &str) {
-        look_until(&format!("the log says: {fault}"), || {
-            self.history().has_open(fault)
-        });
+        look_until(&format!("the log says: {fault}"), || self.history().has_open(fault));
     }
 
     /// Waits until `/ready` says this.
@@ -220,26 +194,20 @@ impl<S: Servers> FaultScenario<S> {
 
     /// Waits for a verdict that only Redis can have given.
     pub(crate) fn wait_until_redis_counts(&self) {
-        look_until("Redis counts", || {
-            match self.server.json(&self.probe).status {
-                200 => true,
-                503 => false,
-                status => panic!("status {status}"),
-            }
+        look_until("Redis counts", || match self.server.json(&self.probe).status {
+            200 => true,
+            503 => false,
+            status => panic!("status {status}"),
         });
     }
 
     /// Waits until a request gets no verdict from Redis.
     pub(crate) fn wait_until_redis_does_not_count(&self) {
-        look_until("Redis does not count", || {
-            self.server.json(&self.probe).status == 503
-        });
+        look_until("Redis does not count", || self.server.json(&self.probe).status == 503);
     }
 
     fn wait_until_faults_are_over(&self) {
-        look_until("every fault that was logged is logged as over", || {
-            self.history().is_over()
-        });
+        look_until("every fault that was logged is logged as over", || self.history().is_over());
     }
 
     fn has_few_connections(&self) -> bool {
@@ -253,11 +221,7 @@ impl<S: Servers> FaultScenario<S> {
 
     /// What the service says of itself so far.
     pub(crate) fn history(&self) -> History {
-        History::read(
-            &self.server.admin("/metrics"),
-            &self.server.log(),
-            &self.servers.addresses(),
-        )
+        History::read(&self.server.admin("/metrics"), &self.server.log(), &self.servers.addresses())
     }
 
     /// Repeats a fault. What is made once and kept, such as connections, is there after the first
@@ -269,15 +233,12 @@ impl<S: Servers> FaultScenario<S> {
         // Connections that were being made again may not have been counted. What every round leaks
         // adds up to more than those.
         let descriptors_max = before.descriptors + self.servers.connections_max();
-        look_until(
-            "the process has no more descriptors, threads and connections",
-            || {
-                let now = self.resources();
-                now.descriptors <= descriptors_max
-                    && now.threads <= before.threads
-                    && self.has_few_connections()
-            },
-        );
+        look_until("the process has no more descriptors, threads and connections", || {
+            let now = self.resources();
+            now.descriptors <= descriptors_max
+                && now.threads <= before.threads
+                && self.has_few_connections()
+        });
         let grown = resident_peak_kib(self.server.pid()).saturating_sub(resident);
         assert!(
             grown < GROWTH_MAX_KIB,
@@ -291,10 +252,7 @@ impl<S: Servers> FaultScenario<S> {
                 .expect("the process runs")
                 .count()
         };
-        Resources {
-            descriptors: count("fd"),
-            threads: count("task"),
-        }
+        Resources { descriptors: count("fd"), threads: count("task") }
     }
 }
 
@@ -311,12 +269,6 @@ fn rules() -> String {
             "  - key: {key}\n    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n    metadata: {{tollgate: {{on_store_error: {policy}}}}}\n"
         )
     };
-    let rules: String = POLICIES
-        .iter()
-        .map(|policy| rule(policy, LIMIT, policy))
-        .collect();
-    format!(
-        "domain: d\ndescriptors:\n{rules}{}",
-        rule("probe", 1_000_000, "error")
-    )
+    let rules: String = POLICIES.iter().map(|policy| rule(policy, LIMIT, policy)).collect();
+    format!("domain: d\ndescriptors:\n{rules}{}", rule("probe", 1_000_000, "error"))
 }

@@ -21,23 +21,17 @@ pub(crate) struct Reply {
 
 /// GET on a connection of its own.
 pub(crate) fn get(addr: SocketAddr, path: &str) -> Reply {
-    Connection::open(addr)
-        .send("GET", path, "")
-        .expect("there is a response")
+    Connection::open(addr).send("GET", path, "").expect("there is a response")
 }
 
 /// POST on a connection of its own, as `curl -d` does it.
 pub(crate) fn post(addr: SocketAddr, path: &str, body: &str) -> Reply {
-    Connection::open(addr)
-        .send("POST", path, body)
-        .expect("there is a response")
+    Connection::open(addr).send("POST", path, body).expect("there is a response")
 }
 
 /// POST on a connection of its own with more headers, such as `name: value`.
 pub(crate) fn post_with(headers: &[String], addr: SocketAddr, path: &str, body: &str) -> Reply {
-    Connection::open(addr)
-        .send_with(headers, "POST", path, body)
-        .expect("there is a response")
+    Connection::open(addr).send_with(headers, "POST", path, body).expect("there is a response")
 }
 
 impl Connection {
@@ -94,15 +88,9 @@ impl Connection {
     /// Reads the response to a request of that method.
     pub(crate) fn read(&mut self, method: &str) -> io::Result<Reply> {
         let status_line = self.line()?;
-        let status = status_line
-            .split(' ')
-            .nth(1)
-            .and_then(|status| status.parse().ok());
+        let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("no HTTP: {status_line:?}"),
-            )
+            io::Error::new(io::ErrorKind::InvalidData, format!("no HTTP: {status_line:?}"))
         })?;
         let mut headers = Vec::new();
         loop {
@@ -113,24 +101,14 @@ impl Connection {
             let (name, value) = line.split_once(':').unwrap_or((&line, ""));
             headers.push(format!("{}: {}", name.to_lowercase(), value.trim()));
         }
-        let length = headers
-            .iter()
-            .find_map(|header| header.strip_prefix("content-length: "));
+        let length = headers.iter().find_map(|header| header.strip_prefix("content-length: "));
         let length = length.filter(|_| method != "HEAD");
         let mut body = vec![0; length.map_or(0, |length| length.parse().expect("a number"))];
         self.0.read_exact(&mut body)?;
-        if method != "HEAD"
-            && headers
-                .iter()
-                .any(|header| header == "transfer-encoding: chunked")
-        {
+        if method != "HEAD" && headers.iter().any(|header| header == "transfer-encoding: chunked") {
             while self.read_chunk(&mut body)? > 0 {}
         }
-        Ok(Reply {
-            status,
-            headers,
-            body: String::from_utf8(body).expect("bodies are text"),
-        })
+        Ok(Reply { status, headers, body: String::from_utf8(body).expect("bodies are text") })
     }
 
     /// Adds a chunk, which is preceded by its length. Returns that; the last one has none.

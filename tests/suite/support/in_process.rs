@@ -172,10 +172,7 @@ pub(crate) fn real_redis(
     over_limit_cache_bytes: u64,
 ) -> Arc<Redis> {
     let deployment = Deployment::Single(address(url));
-    let options = Options {
-        over_limit_cache_bytes,
-        ..options(deployment, PATIENCE, PATIENCE)
-    };
+    let options = Options { over_limit_cache_bytes, ..options(deployment, PATIENCE, PATIENCE) };
     Arc::new(Redis::new(options, network.clock.clone(), metrics))
 }
 
@@ -199,10 +196,7 @@ pub(crate) fn limiter(
     metrics: &Metrics,
 ) -> Limiter {
     let Rules { live, stats } = rules.clone();
-    let (settings, feed) = (
-        Settings::default(),
-        OverLimitFeed::new("a", Values::Clear, metrics),
-    );
+    let (settings, feed) = (Settings::default(), OverLimitFeed::new("a", Values::Clear, metrics));
     let observers = Observers::new(stats, feed, &settings, clock, metrics);
     let parts = Parts {
         rules: live,
@@ -230,10 +224,7 @@ impl Rules {
             text: text.as_str().into(),
         };
         let sources: Vec<Source> = texts.iter().enumerate().map(source).collect();
-        let options = CompileOptions {
-            key_format,
-            ..CompileOptions::new(stats.clone())
-        };
+        let options = CompileOptions { key_format, ..CompileOptions::new(stats.clone()) };
         let live = Arc::new(LiveRules::default());
         live.replace(config::load(&sources, &options).expect("valid rules").rules);
         Self { live, stats }
@@ -291,19 +282,14 @@ impl Service {
     pub(crate) async fn started() -> Self {
         let mut service = Self::new(&network(), single());
         service.start().await;
-        assert_eq!(
-            service.ask("error", "start").await.verdict,
-            Verdict::Ok,
-            "Redis counts"
-        );
+        assert_eq!(service.ask("error", "start").await.verdict, Verdict::Ok, "Redis counts");
         service
     }
 
     /// Starts the background tasks, and lets them do what takes no time.
     pub(crate) async fn start(&mut self) {
         let (redis, lifecycle) = (self.redis.clone(), self.lifecycle.clone());
-        self.background
-            .spawn(async move { redis.maintain(lifecycle).await });
+        self.background.spawn(async move { redis.maintain(lifecycle).await });
         settle().await;
     }
 
@@ -360,10 +346,7 @@ impl Service {
             let called = self.ask_within("error", &value, Some(GRPC_TIMEOUT)).await;
             called.verdict != Verdict::Ok
         } {
-            assert!(
-                began.elapsed() < millis(60_000),
-                "Redis does not count again"
-            );
+            assert!(began.elapsed() < millis(60_000), "Redis does not count again");
             tokio::time::sleep(LOOK_INTERVAL).await;
             number += 1;
         }
@@ -404,17 +387,8 @@ impl Traffic {
     pub(crate) async fn finish(self) -> Vec<Called> {
         self.until.send_replace(true);
         let called = self.callers.join_all().await.concat();
-        let late: Vec<_> = called
-            .iter()
-            .filter(|called| called.took > WITHIN)
-            .collect();
-        assert!(
-            late.is_empty(),
-            "{} of {} are late: {:?}",
-            late.len(),
-            called.len(),
-            late[0]
-        );
+        let late: Vec<_> = called.iter().filter(|called| called.took > WITHIN).collect();
+        assert!(late.is_empty(), "{} of {} are late: {:?}", late.len(), called.len(), late[0]);
         called
     }
 }
@@ -526,10 +500,7 @@ impl Log {
         let expected = 1 + usize::from(is_over);
         assert_eq!(lines.len(), expected, "{lines:#?}");
         for (line, ends) in lines.iter().zip([false, true]) {
-            assert!(
-                line.contains(fault) && fault_log::is_end(line) == ends,
-                "{lines:#?}"
-            );
+            assert!(line.contains(fault) && fault_log::is_end(line) == ends, "{lines:#?}");
         }
     }
 }

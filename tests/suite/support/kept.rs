@@ -20,11 +20,9 @@ pub(crate) fn redis_key(check: &Check, now: Time) -> Vec<u8> {
     if let Counter::FixedWindow(_) = Counter::new(&check.limit) {
         let start = check.limit.window(now).start.as_micros() / 1_000_000;
         let end = match check.limit.windows {
-            Windows::Calendar(calendar) => calendar
-                .period(now)
-                .date
-                .expect("a calendar has dates")
-                .to_string(),
+            Windows::Calendar(calendar) => {
+                calendar.period(now).date.expect("a calendar has dates").to_string()
+            }
             _ => start.to_string(),
         };
         key.push(end.as_bytes());
@@ -60,11 +58,7 @@ pub(crate) fn compare(
             *value == Value::BulkString(counter.spent_at(limit, written).to_string().into_bytes())
         }
         Counter::Bucket(_) => {
-            *value
-                == packed([
-                    counter.spent_at(limit, written),
-                    limit.tick.since_epoch(written),
-                ])
+            *value == packed([counter.spent_at(limit, written), limit.tick.since_epoch(written)])
         }
         Counter::SlidingWindow(windows) => {
             let (window, used, before) = windows.parts();
@@ -75,9 +69,8 @@ pub(crate) fn compare(
             *value == packed([newest].into_iter().chain(counts.iter().copied()))
         }
         Counter::SlidingLog(log) => entries(value).is_some_and(|entries| {
-            let sums_add_up = entries
-                .windows(2)
-                .all(|pair| (pair[0].2 + pair[1].1) % SUM_END == pair[1].2);
+            let sums_add_up =
+                entries.windows(2).all(|pair| (pair[0].2 + pair[1].1) % SUM_END == pair[1].2);
             sums_add_up
                 && entries
                     .into_iter()
@@ -88,11 +81,7 @@ pub(crate) fn compare(
             leases(value).is_some_and(|leases| leases.into_iter().eq(set.leases()))
         }
     };
-    if same {
-        Ok(())
-    } else {
-        Err(format!("found {value:?}, expected {counter:?}"))
-    }
+    if same { Ok(()) } else { Err(format!("found {value:?}, expected {counter:?}")) }
 }
 
 /// Whether Redis has to write a counter anew that it finds like this, whatever is asked.
@@ -106,12 +95,12 @@ pub(crate) fn is_stale(counter: &Counter, limit: &Limit, written: Time, now: Tim
         Counter::SubWindows(windows) => {
             windows.parts().0 > now.as_micros() / limit.sub_window().as_micros()
         }
-        Counter::SlidingLog(log) => log
-            .entries()
-            .any(|(at, _)| at > now || now.since(at) >= limit.period),
-        Counter::Concurrency(set) => set
-            .leases()
-            .any(|until| until <= now || until > now.plus(limit.period)),
+        Counter::SlidingLog(log) => {
+            log.entries().any(|(at, _)| at > now || now.since(at) >= limit.period)
+        }
+        Counter::Concurrency(set) => {
+            set.leases().any(|until| until <= now || until > now.plus(limit.period))
+        }
     }
 }
 
@@ -135,11 +124,7 @@ pub(crate) fn life(counter: &Counter, limit: &Limit, now: Time, jitter: Span) ->
         Counter::SlidingWindow(windows) => {
             let period = limit.period_ticks();
             let left = period - limit.tick.since_epoch(now) % period;
-            let ticks = if windows.parts().1 > 0 {
-                left + period
-            } else {
-                left
-            };
+            let ticks = if windows.parts().1 > 0 { left + period } else { left };
             Some(ms(ticks * limit.tick.span().as_micros()))
         }
         Counter::SubWindows(_) | Counter::SlidingLog(_) | Counter::Concurrency(_) => {
@@ -150,16 +135,10 @@ pub(crate) fn life(counter: &Counter, limit: &Limit, now: Time, jitter: Span) ->
 }
 
 /// Numbers as scripts pack them.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "numbers below 2^53 lose nothing"
-)]
+#[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 lose nothing")]
 pub(crate) fn packed(numbers: impl IntoIterator<Item = u64>) -> Value {
     Value::BulkString(
-        numbers
-            .into_iter()
-            .flat_map(|number| (number as f64).to_le_bytes())
-            .collect(),
+        numbers.into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect(),
     )
 }
 
@@ -175,10 +154,7 @@ pub(crate) fn unpacked<const N: usize>(text: &[u8]) -> Option<[u64; N]> {
     };
     let numbers: [[u8; 8]; N] = numbers.try_into().ok()?;
     let numbers = numbers.map(f64::from_le_bytes);
-    numbers
-        .iter()
-        .all(|&number| number >= 0.0)
-        .then(|| numbers.map(|number| number as u64))
+    numbers.iter().all(|&number| number >= 0.0).then(|| numbers.map(|number| number as u64))
 }
 
 /// The entries of a log: when they came, their hits, and all hits so far.
@@ -204,14 +180,8 @@ fn leases(value: &Value) -> Option<Vec<Time>> {
         let [Value::BulkString(name), Value::BulkString(score)] = pair else {
             return None;
         };
-        let is_a_name = name
-            .strip_prefix(b"holder ")
-            .is_some_and(|number| number.len() == 1);
-        std::str::from_utf8(score)
-            .ok()?
-            .parse::<f64>()
-            .ok()
-            .filter(|_| is_a_name)
+        let is_a_name = name.strip_prefix(b"holder ").is_some_and(|number| number.len() == 1);
+        std::str::from_utf8(score).ok()?.parse::<f64>().ok().filter(|_| is_a_name)
     };
     #[expect(
         clippy::cast_possible_truncation,

@@ -90,12 +90,7 @@ impl Collector {
             address(protocol).unwrap_or_else(|| panic!("no {protocol} in {output}"))
         });
         let log = home.path().join("stderr");
-        Self {
-            _process: Process::of("otel-collector", child, log),
-            home,
-            http,
-            grpc,
-        }
+        Self { _process: Process::of("otel-collector", child, log), home, http, grpc }
     }
 
     /// What was taken so far.
@@ -103,21 +98,13 @@ impl Collector {
         let output =
             fs::read_to_string(self.home.path().join("stdout")).expect("what it prints is text");
         // A line without an end is being written.
-        let lines = output
-            .split_inclusive('\n')
-            .filter(|line| line.ends_with('\n'))
-            .skip(2);
-        lines
-            .map(|line| batch(&serde_json::from_str(line).expect("a batch is JSON")))
-            .collect()
+        let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n')).skip(2);
+        lines.map(|line| batch(&serde_json::from_str(line).expect("a batch is JSON"))).collect()
     }
 
     /// Every span that was taken so far.
     pub(crate) fn spans(&self) -> Vec<Span> {
-        self.batches()
-            .into_iter()
-            .flat_map(|batch| batch.spans)
-            .collect()
+        self.batches().into_iter().flat_map(|batch| batch.spans).collect()
     }
 
     /// Waits until there is such a span.
@@ -153,12 +140,8 @@ fn span(output: &Value) -> Span {
         start: number("startTimeUnixNano"),
         end: number("endTimeUnixNano"),
         attributes: attributes(&output["attributes"]),
-        error: (output["status"]["code"] == 2).then(|| {
-            output["status"]["message"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned()
-        }),
+        error: (output["status"]["code"] == 2)
+            .then(|| output["status"]["message"].as_str().unwrap_or_default().to_owned()),
     }
 }
 

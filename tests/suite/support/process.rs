@@ -78,9 +78,8 @@ impl Process {
             self.name
         );
         // It was not waited for, so its id is not reused.
-        let sent = Command::new("sh")
-            .args(["-c", &format!("kill -{name} {}", self.pid())])
-            .status();
+        let sent =
+            Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
         assert!(sent.expect("there is a shell").success(), "send SIG{name}");
         if name == "STOP" {
             // The kernel stops one thread after the other.
@@ -94,10 +93,7 @@ impl Process {
         threads.flatten().all(|thread| {
             let state = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
             // Behind the name, which is in parentheses.
-            state
-                .rsplit(')')
-                .next()
-                .is_some_and(|rest| rest.starts_with(" T"))
+            state.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
         })
     }
 }

@@ -128,11 +128,7 @@ impl Proxy {
             let listener = TcpListener::from_std(listener).expect("it listens");
             serve(&listener, &serving).await;
         });
-        Self {
-            addr,
-            shared,
-            runtime: Some(runtime),
-        }
+        Self { addr, shared, runtime: Some(runtime) }
     }
 
     /// Where it listens.
@@ -197,11 +193,7 @@ impl Shared {
         let stalls =
             |fault: &Fault| *fault == Fault::Stall || *fault == Fault::StallHalf(number % 2);
         // The sender lives in what is borrowed here.
-        let _ = self
-            .fault
-            .subscribe()
-            .wait_for(|fault| !stalls(fault))
-            .await;
+        let _ = self.fault.subscribe().wait_for(|fault| !stalls(fault)).await;
     }
 
     /// How a connection ends in the middle of the reply that is to be sent now, if it does.
@@ -232,9 +224,7 @@ impl Shared {
 
     /// Whether the reply that is to be sent now is one of those to be cut.
     fn takes_a_cut(&self) -> bool {
-        self.cuts
-            .fetch_update(SeqCst, SeqCst, |cuts| cuts.checked_sub(1))
-            .is_ok()
+        self.cuts.fetch_update(SeqCst, SeqCst, |cuts| cuts.checked_sub(1)).is_ok()
     }
 }
 
@@ -311,9 +301,7 @@ async fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
 /// Lets pass what passes, until either side has closed or the connection is to be broken.
 async fn pass(mut client: TcpStream, mut server: TcpStream, number: usize, shared: &Shared) {
     // Fails if a peer has closed the connection.
-    let _ = client
-        .set_nodelay(true)
-        .and_then(|()| server.set_nodelay(true));
+    let _ = client.set_nodelay(true).and_then(|()| server.set_nodelay(true));
     let mut fault = shared.fault.subscribe();
     let is_marked = AtomicBool::new(false);
     let end = {
@@ -356,14 +344,9 @@ async fn pass_pieces(
                 Direction::Reply if is_marked.load(SeqCst) => return End::Closed,
                 Direction::Request | Direction::Reply => {}
             }
-            let end = (direction == Direction::Reply)
-                .then(|| shared.end_of_a_reply(number))
-                .flatten();
-            let sent = if end.is_some() {
-                &bytes[..bytes.len() / 2]
-            } else {
-                &bytes
-            };
+            let end =
+                (direction == Direction::Reply).then(|| shared.end_of_a_reply(number)).flatten();
+            let sent = if end.is_some() { &bytes[..bytes.len() / 2] } else { &bytes };
             if to.write_all(sent).await.is_err() {
                 return End::Closed;
             }
@@ -384,11 +367,7 @@ async fn pass_pieces(
 /// What came in one piece; `None` at the end.
 async fn read(from: &mut ReadHalf<'_>) -> Option<Vec<u8>> {
     let mut bytes = vec![0; READ_BYTES_MAX];
-    let length = from
-        .read(&mut bytes)
-        .await
-        .ok()
-        .filter(|length| *length > 0)?;
+    let length = from.read(&mut bytes).await.ok().filter(|length| *length > 0)?;
     bytes.truncate(length);
     Some(bytes)
 }

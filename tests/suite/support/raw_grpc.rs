@@ -40,11 +40,7 @@ pub(crate) struct Ended {
 impl Connection {
     /// Connects.
     pub(crate) async fn open(addr: SocketAddr) -> Self {
-        Self::over(
-            TcpStream::connect(addr).await.expect("the port is open"),
-            addr,
-        )
-        .await
+        Self::over(TcpStream::connect(addr).await.expect("the port is open"), addr).await
     }
 
     /// On a stream that leads to that address.
@@ -52,19 +48,13 @@ impl Connection {
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         addr: SocketAddr,
     ) -> Self {
-        let (requests, driver) = h2::client::handshake(stream)
-            .await
-            .expect("it speaks HTTP/2");
+        let (requests, driver) = h2::client::handshake(stream).await.expect("it speaks HTTP/2");
         let mut driving = JoinSet::new();
         driving.spawn(async move {
             // How it ends is seen by the calls.
             let _ = driver.await;
         });
-        Self {
-            requests,
-            addr,
-            _driver: driving,
-        }
+        Self { requests, addr, _driver: driving }
     }
 
     /// Sends the head of a call.
@@ -114,9 +104,7 @@ impl Connection {
 impl Call {
     /// Sends some of the body.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        self.body
-            .send_data(Bytes::copy_from_slice(bytes), false)
-            .expect("the stream is open");
+        self.body.send_data(Bytes::copy_from_slice(bytes), false).expect("the stream is open");
     }
 
     /// Sends the last of the body.
@@ -144,23 +132,15 @@ impl Call {
 
     async fn try_ended(self) -> Option<Ended> {
         // The stream of the body is open until the call has ended.
-        let Self {
-            body: _body,
-            response,
-        } = self;
+        let Self { body: _body, response } = self;
         let ending = async {
             let response = response.await.ok()?;
             // Without a message the status is in the head.
             let status_of = |headers: &http::HeaderMap| {
-                headers
-                    .get("grpc-status")
-                    .map(|status| tonic::Code::from_bytes(status.as_bytes()))
+                headers.get("grpc-status").map(|status| tonic::Code::from_bytes(status.as_bytes()))
             };
             if let Some(status) = status_of(response.headers()) {
-                return Some(Ended {
-                    status,
-                    message: None,
-                });
+                return Some(Ended { status, message: None });
             }
             let mut body = response.into_body();
             let mut frames = Vec::new();
@@ -173,9 +153,7 @@ impl Call {
                 message: (frames.len() >= 5).then(|| Bytes::from(frames).slice(5..)),
             })
         };
-        tokio::time::timeout(PATIENCE, ending)
-            .await
-            .expect("the call ends")
+        tokio::time::timeout(PATIENCE, ending).await.expect("the call ends")
     }
 }
 
@@ -186,8 +164,6 @@ pub(crate) fn frame(message: &impl Message) -> Vec<u8> {
 
 /// Any bytes with the five bytes before them.
 pub(crate) fn frame_of(bytes: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(bytes.len())
-        .expect("it is short")
-        .to_be_bytes();
+    let length = u32::try_from(bytes.len()).expect("it is short").to_be_bytes();
     [&[0], &length[..], bytes].concat()
 }

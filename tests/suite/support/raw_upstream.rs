@@ -51,10 +51,7 @@ impl RawUpstream {
     pub(crate) async fn start(answer: Answer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let addr = listener.local_addr().expect("it is bound");
-        let state = Arc::new(Mutex::new(State {
-            answer,
-            received: Vec::new(),
-        }));
+        let state = Arc::new(Mutex::new(State { answer, received: Vec::new() }));
         let mut accepting = JoinSet::new();
         let shared = state.clone();
         accepting.spawn(async move {
@@ -63,11 +60,7 @@ impl RawUpstream {
                 connections.spawn(serve(stream, shared.clone()));
             }
         });
-        Self {
-            addr,
-            state,
-            _accepting: accepting,
-        }
+        Self { addr, state, _accepting: accepting }
     }
 
     pub(crate) fn set(&self, answer: Answer) {
@@ -124,11 +117,7 @@ async fn answer(
     };
     // A caller may be gone.
     match answer {
-        Answer::Reply {
-            headers,
-            body,
-            trailers,
-        } => {
+        Answer::Reply { headers, body, trailers } => {
             let is_empty = body.is_empty() && trailers.is_none();
             let Ok(mut stream) = respond.send_response(start(headers), is_empty) else {
                 return;

@@ -139,9 +139,7 @@ impl RedisProcess {
 
     /// An administrative connection, as a user with all permissions.
     pub(crate) fn connection(&self) -> Connection {
-        self.home
-            .connection()
-            .unwrap_or_else(|error| panic!("no connection: {error}"))
+        self.home.connection().unwrap_or_else(|error| panic!("no connection: {error}"))
     }
 
     /// Whether it answers, and is not busy with a script that takes too long.
@@ -153,19 +151,12 @@ impl RedisProcess {
     pub(crate) fn info(&self, section: &str, name: &str) -> Option<u64> {
         let info = self.text(&["INFO", section]);
         let rest = info.lines().find_map(|line| line.strip_prefix(name))?;
-        Some(
-            rest.split(|letter: char| !letter.is_ascii_digit())
-                .next()?
-                .parse()
-                .expect("a number"),
-        )
+        Some(rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().expect("a number"))
     }
 
     /// Runs a command as a user with all permissions.
     pub(crate) fn command<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        self.home
-            .command(words)
-            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.home.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     /// The same for what answers with a text, which some versions mark as such.
@@ -255,11 +246,7 @@ impl RedisProcess {
     pub(crate) fn restart(&mut self) {
         self.kill();
         self.process = self.options.try_start(&self.home, self.port);
-        assert!(
-            self.process.is_some(),
-            "another process has taken port {}",
-            self.port
-        );
+        assert!(self.process.is_some(), "another process has taken port {}", self.port);
     }
 
     /// Starts it where it was, with what it kept, and does not wait until it answers.
@@ -336,8 +323,7 @@ impl Builder {
 
     /// Any other options.
     pub(crate) fn with_arguments(mut self, arguments: &[&str]) -> Self {
-        self.arguments
-            .extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
         self
     }
 
@@ -355,12 +341,7 @@ impl Builder {
     pub(crate) fn start_at(self, port: u16) -> Option<RedisProcess> {
         let home = self.home();
         let process = Some(self.try_start(&home, port)?);
-        Some(RedisProcess {
-            process,
-            options: self,
-            home,
-            port,
-        })
+        Some(RedisProcess { process, options: self, home, port })
     }
 
     /// A free port that no other test of this process gets.
@@ -381,11 +362,7 @@ impl Builder {
             }
         }
         let clock = self.has_own_clock.then(|| FakeTime::new(directory.path()));
-        Home {
-            directory,
-            password: self.password.clone(),
-            clock,
-        }
+        Home { directory, password: self.password.clone(), clock }
     }
 
     /// `None` if the port is taken.
@@ -397,10 +374,7 @@ impl Builder {
             has_ended || home.command::<String>(&["PING"]).is_ok()
         });
         let log = fs::read_to_string(home.log()).unwrap_or_default();
-        assert!(
-            !has_ended || log.contains("Address already in use"),
-            "redis-server ended: {log}"
-        );
+        assert!(!has_ended || log.contains("Address already in use"), "redis-server ended: {log}");
         (!has_ended).then_some(process)
     }
 
@@ -467,9 +441,7 @@ impl Home {
 
     fn command<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let (name, arguments) = words.split_first().expect("there is a command");
-        ::redis::cmd(name)
-            .arg(arguments)
-            .query(&mut self.connection()?)
+        ::redis::cmd(name).arg(arguments).query(&mut self.connection()?)
     }
 }
 
@@ -484,12 +456,7 @@ fn free_port(range: &Range<u16>, offsets: &[u16]) -> u16 {
     let candidates =
         (0..ports).map(|_| range.start + (begin + TAKEN.fetch_add(1, Relaxed) % ports) % ports);
     let is_free = |port: &u16| {
-        offsets
-            .iter()
-            .all(|offset| TcpListener::bind((Ipv4Addr::LOCALHOST, port + offset)).is_ok())
+        offsets.iter().all(|offset| TcpListener::bind((Ipv4Addr::LOCALHOST, port + offset)).is_ok())
     };
-    candidates
-        .into_iter()
-        .find(is_free)
-        .expect("some port is free")
+    candidates.into_iter().find(is_free).expect("some port is free")
 }

@@ -31,11 +31,7 @@ impl Bench {
         let server = RedisProcess::start();
         let metrics = Metrics::new();
         let remote = redis(&server, clock, &metrics).open();
-        Self {
-            server,
-            remote,
-            metrics,
-        }
+        Self { server, remote, metrics }
     }
 
     /// How many batches the store has sent.
@@ -45,9 +41,7 @@ impl Bench {
 
     /// How often Redis has run a command since [`Self::count_anew`], for callers and in scripts.
     pub(crate) fn calls(&self, command: &str) -> u64 {
-        self.server
-            .info("commandstats", &format!("cmdstat_{command}:calls="))
-            .unwrap_or(0)
+        self.server.info("commandstats", &format!("cmdstat_{command}:calls=")).unwrap_or(0)
     }
 
     /// Resets the counts.
@@ -58,12 +52,7 @@ impl Bench {
     /// Waits until every key has a lifetime. Those of new windows get it after their first reply.
     pub(crate) async fn lifetimes_are_set(&self) {
         let has_lifetime = |key: &String| self.server.command::<i64>(&["TTL", key]) != -1;
-        while !self
-            .server
-            .command::<Vec<String>>(&["KEYS", "*"])
-            .iter()
-            .all(has_lifetime)
-        {
+        while !self.server.command::<Vec<String>>(&["KEYS", "*"]).iter().all(has_lifetime) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -102,9 +91,7 @@ pub(crate) fn redis(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> A
 
 /// The same of one that need not be there.
 pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
-    let address = parse::server_address(url)
-        .expect("it is an address")
-        .address;
+    let address = parse::server_address(url).expect("it is an address").address;
     let options = options(Deployment::Single(address), PATIENCE, PATIENCE);
     Arc::new(Redis::new(options, clock, metrics))
 }
@@ -116,10 +103,7 @@ pub(crate) fn options(
     store_timeout: Duration,
 ) -> Options {
     Options {
-        main: PoolOptions {
-            deployment,
-            connect_timeout: connect_timeout.into(),
-        },
+        main: PoolOptions { deployment, connect_timeout: connect_timeout.into() },
         per_second: None,
         store_timeout: store_timeout.into(),
         required: false,
@@ -133,10 +117,7 @@ pub(crate) fn options(
 
 /// A request of these checks, one by one.
 pub(crate) fn request_of(checks: impl IntoIterator<Item = Check>) -> CheckRequest {
-    CheckRequest {
-        checks: checks.into_iter().collect(),
-        deadline: None,
-    }
+    CheckRequest { checks: checks.into_iter().collect(), deadline: None }
 }
 
 /// The same, all or nothing.

@@ -126,10 +126,7 @@ struct Plan {
 
 impl Network {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self {
-            servers: Arc::default(),
-            clock,
-        }
+        Self { servers: Arc::default(), clock }
     }
 
     /// The server at `host:port`, which exists from now on.
@@ -144,9 +141,7 @@ impl Network {
     /// From now on connections to this address reach another server, as after a failover behind a
     /// name. Open ones stay where they are.
     pub(crate) fn repoint(&self, address: &str, server: &Arc<ScriptedRedis>) {
-        self.servers
-            .lock()
-            .insert(address.to_owned(), server.clone());
+        self.servers.lock().insert(address.to_owned(), server.clone());
     }
 
     /// Connects to these servers, and to none at any other address.
@@ -201,11 +196,7 @@ impl ScriptedRedis {
     }
 
     fn follow(&self, fault: Option<Fault>, half: Option<usize>, batches: Option<u32>) {
-        self.plan.send_replace(Plan {
-            fault,
-            half,
-            batches,
-        });
+        self.plan.send_replace(Plan { fault, half, batches });
     }
 
     /// Replies this to a command, such as `CLUSTER SLOTS`.
@@ -227,10 +218,7 @@ impl ScriptedRedis {
     /// Accepts only connections that authenticate with one of these. Open connections stay
     /// authenticated.
     pub(crate) fn set_passwords(&self, passwords: &[&str]) {
-        self.database().passwords = passwords
-            .iter()
-            .map(|&password| password.to_owned())
-            .collect();
+        self.database().passwords = passwords.iter().map(|&password| password.to_owned()).collect();
     }
 
     /// Redirects commands on keys of this slot.
@@ -288,8 +276,7 @@ impl ScriptedRedis {
         let database = self.database();
         let keys = database.counters.iter();
         let keys = keys.filter(|(_, kept)| kept.expires.is_none());
-        keys.map(|(key, _)| String::from_utf8_lossy(key).into_owned())
-            .collect()
+        keys.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
     /// How many checks were decided so far.
@@ -333,11 +320,7 @@ impl ScriptedRedis {
 
     /// When they arrived.
     pub(crate) fn received_at(&self, command: &str) -> Vec<Time> {
-        self.received
-            .lock()
-            .get(command)
-            .cloned()
-            .unwrap_or_default()
+        self.received.lock().get(command).cloned().unwrap_or_default()
     }
 
     /// Forgets what has arrived so far.
@@ -348,11 +331,7 @@ impl ScriptedRedis {
     /// From now on connecting takes this long, and as much work after that of earlier connections.
     pub(crate) fn slow_connecting(&self, latency: Duration, work: Duration) {
         let mut accepting = self.accepting.lock();
-        *accepting = Accepting {
-            latency,
-            work,
-            ..*accepting
-        };
+        *accepting = Accepting { latency, work, ..*accepting };
     }
 
     /// How often connecting was attempted.
@@ -385,9 +364,7 @@ impl ScriptedRedis {
 
     /// Sends this to all subscribers of a channel.
     pub(crate) fn publish(&self, channel: &str, message: &str) {
-        let _ = self
-            .database()
-            .publish(channel.as_bytes(), message.as_bytes());
+        let _ = self.database().publish(channel.as_bytes(), message.as_bytes());
     }
 
     async fn accept(self: Arc<Self>) -> io::Result<DuplexStream> {
@@ -426,10 +403,7 @@ impl ScriptedRedis {
     /// The fault that these commands meet.
     fn fault_of(&self, connection: usize, commands: &[Vec<Vec<u8>>]) -> Option<Fault> {
         let counts = commands.iter().any(|command| {
-            matches!(
-                command[0].as_slice(),
-                b"EVALSHA" | b"EVAL" | b"INCR" | b"INCRBY"
-            )
+            matches!(command[0].as_slice(), b"EVALSHA" | b"EVAL" | b"INCR" | b"INCRBY")
         });
         let mut fault = self.fault(connection);
         self.plan.send_if_modified(|plan| {
@@ -449,11 +423,7 @@ impl ScriptedRedis {
 
     fn record(&self, command: &[Vec<u8>]) -> String {
         let name = commands::name(command);
-        self.received
-            .lock()
-            .entry(name.clone())
-            .or_default()
-            .push(self.clock.now());
+        self.received.lock().entry(name.clone()).or_default().push(self.clock.now());
         name
     }
 }
@@ -471,8 +441,7 @@ impl Accepting {
 
 impl Plan {
     fn fault(&self, connection: usize) -> Option<Fault> {
-        self.fault
-            .filter(|_| self.half.is_none_or(|half| connection % 2 == half))
+        self.fault.filter(|_| self.half.is_none_or(|half| connection % 2 == half))
     }
 }
 
@@ -492,14 +461,7 @@ impl Connection {
         let (reader, writer) = tokio::io::split(stream);
         let (publish, published) = mpsc::unbounded_channel();
         let reader = BufReader::new(reader);
-        Self {
-            server,
-            number,
-            reader,
-            writer,
-            session: Session::new(publish),
-            published,
-        }
+        Self { server, number, reader, writer, session: Session::new(publish), published }
     }
 
     /// Closes its side, and reads until the client closes the other.
@@ -522,10 +484,7 @@ impl Connection {
                 () = until(&mut plan, |plan| plan.fault(number) == Some(Fault::RefuseConnections)) => return Ok(()),
             }
             until(&mut plan, |plan| {
-                !matches!(
-                    plan.fault(number),
-                    Some(Fault::Stopped | Fault::Unreachable)
-                )
+                !matches!(plan.fault(number), Some(Fault::Stopped | Fault::Unreachable))
             })
             .await;
             let commands = self.read_commands().await?;
@@ -566,11 +525,7 @@ impl Connection {
     }
 
     fn run(&mut self, commands: &[Vec<Vec<u8>>], fault: Option<Fault>) -> Vec<u8> {
-        let error = if let Some(Fault::Error(error)) = fault {
-            Some(error)
-        } else {
-            None
-        };
+        let error = if let Some(Fault::Error(error)) = fault { Some(error) } else { None };
         let mut bytes = Vec::new();
         for command in commands {
             let name = self.server.record(command);
@@ -586,8 +541,5 @@ impl Connection {
 
 /// Waits until the plan is so. The server, and so the sender, outlives its connections.
 async fn until(plan: &mut watch::Receiver<Plan>, is_so: impl Fn(&Plan) -> bool) {
-    plan.wait_for(is_so)
-        .await
-        .map(drop)
-        .expect("the server is there");
+    plan.wait_for(is_so).await.map(drop).expect("the server is there");
 }

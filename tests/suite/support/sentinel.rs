@@ -45,10 +45,8 @@ impl SentinelProcess {
         let replicas = (0..options.replicas).map(|_| replica.clone().start());
         let servers: Vec<RedisProcess> = [master].into_iter().chain(replicas).collect();
         let sentinel = options.sentinel(servers[0].port());
-        let deployment = Self {
-            sentinels: (0..SENTINELS).map(|_| sentinel.clone().start()).collect(),
-            servers,
-        };
+        let deployment =
+            Self { sentinels: (0..SENTINELS).map(|_| sentinel.clone().start()).collect(), servers };
         deployment.wait_until_known();
         deployment
     }
@@ -56,21 +54,14 @@ impl SentinelProcess {
     /// As an operator writes it: the master's name, and where the sentinels are.
     pub(crate) fn url(&self) -> String {
         let places = self.sentinels.iter().map(RedisProcess::address);
-        [MASTER.to_owned()]
-            .into_iter()
-            .chain(places)
-            .collect::<Vec<String>>()
-            .join(",")
+        [MASTER.to_owned()].into_iter().chain(places).collect::<Vec<String>>().join(",")
     }
 
     /// The server that the sentinels call the master, if they agree.
     pub(crate) fn master_by_name(&self) -> Option<usize> {
         let mut named = self.living().map(named_by);
         let first = named.next()?;
-        let number = self
-            .servers
-            .iter()
-            .position(|server| server.port() == first)?;
+        let number = self.servers.iter().position(|server| server.port() == first)?;
         named.all(|port| port == first).then_some(number)
     }
 
@@ -95,9 +86,7 @@ impl SentinelProcess {
         });
         self.wait_until_replaced(before);
         // Until then it counts hits that are lost.
-        look_until("the old master follows the new one", || {
-            self.servers[before].is_replica()
-        });
+        look_until("the old master follows the new one", || self.servers[before].is_replica());
     }
 
     /// Waits until the sentinels say that another server is the master, and it says so, too.
@@ -114,10 +103,7 @@ impl SentinelProcess {
 
     fn wait_until_known(&self) {
         look_until("the replicas have what the master has", || {
-            self.servers
-                .iter()
-                .filter(|server| server.follows_its_master())
-                .count()
+            self.servers.iter().filter(|server| server.follows_its_master()).count()
                 == self.servers.len() - 1
         });
         look_until("the sentinels know each other, and the replicas", || {
@@ -170,9 +156,6 @@ pub(crate) fn named_by(sentinel: &RedisProcess) -> u16 {
 /// What a sentinel knows of the master under that name.
 fn state(sentinel: &RedisProcess, name: &str) -> String {
     let state: Vec<String> = sentinel.command(&["SENTINEL", "MASTER", MASTER]);
-    let at = state
-        .iter()
-        .position(|word| word == name)
-        .expect("it is there");
+    let at = state.iter().position(|word| word == name).expect("it is there");
     state[at + 1].clone()
 }

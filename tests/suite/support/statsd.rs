@@ -68,11 +68,7 @@ impl Statsd {
                 break port;
             }
         };
-        Self {
-            port,
-            received: Arc::default(),
-            open: None,
-        }
+        Self { port, received: Arc::default(), open: None }
     }
 
     /// Starts to listen.
@@ -81,9 +77,7 @@ impl Statsd {
             TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
         let datagrams =
             UdpSocket::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
-        datagrams
-            .set_read_timeout(Some(TICK))
-            .expect("it is a socket");
+        datagrams.set_read_timeout(Some(TICK)).expect("it is a socket");
         listener.set_nonblocking(true).expect("it is a socket");
         let over = Arc::new(OnceLock::new());
         let [shared, also_shared] = [0; 2].map(|_| (self.received.clone(), over.clone()));
@@ -127,12 +121,7 @@ impl Statsd {
 
     /// What a counter adds up to.
     pub(crate) fn counter(&self, name: &str) -> u64 {
-        self.received
-            .lock()
-            .counters
-            .get(name)
-            .copied()
-            .unwrap_or(0)
+        self.received.lock().counters.get(name).copied().unwrap_or(0)
     }
 }
 
@@ -187,10 +176,7 @@ fn receive(datagrams: &UdpSocket, received: &Mutex<Received>, over: &OnceLock<Cl
         };
         let mut received = received.lock();
         received.packet_bytes = received.packet_bytes.max(length);
-        for line in std::str::from_utf8(&packet[..length])
-            .expect("metrics are text")
-            .lines()
-        {
+        for line in std::str::from_utf8(&packet[..length]).expect("metrics are text").lines() {
             received.record(line);
         }
     }
@@ -200,9 +186,7 @@ impl Received {
     /// `name:value|kind`, then perhaps `|@rate` and `|#tags`.
     fn record(&mut self, line: &str) {
         self.lines.push(line.to_owned());
-        let (name, rest) = line
-            .split_once(':')
-            .unwrap_or_else(|| panic!("no metric: {line}"));
+        let (name, rest) = line.split_once(':').unwrap_or_else(|| panic!("no metric: {line}"));
         let mut parts = rest.split('|');
         let (Some(value), Some(kind)) = (parts.next(), parts.next()) else {
             panic!("no kind: {line}")
@@ -215,11 +199,7 @@ impl Received {
                 _ => panic!("neither a rate nor tags: {line}"),
             }
         }
-        let name = if tags.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{name}|#{tags}")
-        };
+        let name = if tags.is_empty() { name.to_owned() } else { format!("{name}|#{tags}") };
         match (kind, value.parse::<u64>(), value.parse::<f64>()) {
             ("c", Ok(hits), _) => *self.counters.entry(name).or_default() += hits,
             ("g", Ok(value), _) => _ = self.gauges.insert(name, value),

@@ -16,10 +16,6 @@ pub(crate) fn axe() -> PathBuf {
 fn installed(path: &str, command: &str) -> PathBuf {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools");
     let path = tools.join(path);
-    assert!(
-        path.exists(),
-        "{} is missing; install it with `{command}`",
-        path.display()
-    );
+    assert!(path.exists(), "{} is missing; install it with `{command}`", path.display());
     path
 }

@@ -134,13 +134,8 @@ impl Answers {
             self.errors.push(ended.status);
             return;
         }
-        let message = ended
-            .message
-            .clone()
-            .expect("a call that succeeds has a message");
-        match RateLimitResponse::decode(message)
-            .expect("the message is a response")
-            .overall_code()
+        let message = ended.message.clone().expect("a call that succeeds has a message");
+        match RateLimitResponse::decode(message).expect("the message is a response").overall_code()
         {
             Code::Ok => counts.ok += 1,
             Code::OverLimit => counts.over_limit += 1,
@@ -168,15 +163,9 @@ async fn run_client(
     answered: &AtomicUsize,
 ) -> Answers {
     let mut connection = Connection::open(addr).await;
-    let mut answers = Answers {
-        values: vec![ValueAnswers::default(); calls.values],
-        errors: Vec::new(),
-    };
-    let values = if number == 0 {
-        calls.values
-    } else {
-        calls.values.div_ceil(2)
-    };
+    let mut answers =
+        Answers { values: vec![ValueAnswers::default(); calls.values], errors: Vec::new() };
+    let values = if number == 0 { calls.values } else { calls.values.div_ceil(2) };
     for value in (0..values).cycle() {
         if stopped.load(Relaxed) {
             break;
@@ -193,17 +182,11 @@ async fn run_client(
 #[test]
 fn a_lost_connection_fails_the_test() {
     let server = TestServer::with_rules(&super::limit_of(3)).start();
-    let calls = Calls {
-        key: "k",
-        values: 4,
-        deadline: None,
-    };
+    let calls = Calls { key: "k", values: 4, deadline: None };
     let traffic = Traffic::start(&server, [calls]);
     traffic.wait_for_answers(1);
     drop(server);
     let [clients] = &traffic.clients;
-    look_until("the clients notice", || {
-        clients.iter().all(|client| client.thread.is_finished())
-    });
+    look_until("the clients notice", || clients.iter().all(|client| client.thread.is_finished()));
     assert!(panic::catch_unwind(panic::AssertUnwindSafe(|| traffic.finish())).is_err());
 }

@@ -118,25 +118,15 @@ impl<'s> Twins<'s> {
     /// What Redis has against the script.
     pub(crate) fn new(server: &RedisProcess, script: &'s Script) -> Result<Self, RedisError> {
         let mut connection = server.connection();
-        let () = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(script.text())
-            .query(&mut connection)?;
-        let mut twins = Self {
-            connection,
-            script,
-            model: Model::default(),
-            jitter: Span::ZERO,
-        };
+        let () = redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).query(&mut connection)?;
+        let mut twins = Self { connection, script, model: Model::default(), jitter: Span::ZERO };
         twins.start_over(Span::ZERO)?;
         Ok(twins)
     }
 
     /// Waits for a reply no longer than this.
     pub(crate) fn with_patience(self, patience: Duration) -> Self {
-        self.connection
-            .set_read_timeout(Some(patience))
-            .expect("it is no zero");
+        self.connection.set_read_timeout(Some(patience)).expect("it is no zero");
         self
     }
 
@@ -180,9 +170,7 @@ impl<'s> Twins<'s> {
             .arg(LIFE_MARK)
             .ignore()
             .query(&mut self.connection)?;
-        self.model
-            .states
-            .insert(key, State::found(check.limit, found, now));
+        self.model.states.insert(key, State::found(check.limit, found, now));
         Ok(())
     }
 
@@ -201,20 +189,14 @@ impl<'s> Twins<'s> {
         let full = self.model.full_logs(now);
         let mut keys: BTreeSet<Vec<u8>> =
             self.model.states.keys().chain(&expired).cloned().collect();
-        let expected: Vec<Decided> = asks
-            .iter()
-            .flat_map(|ask| self.model.decide(ask, self.jitter, now))
-            .collect();
+        let expected: Vec<Decided> =
+            asks.iter().flat_map(|ask| self.model.decide(ask, self.jitter, now)).collect();
         keys.extend(
-            asks.iter()
-                .flat_map(|ask| &ask.request.checks)
-                .map(|check| redis_key(check, now)),
+            asks.iter().flat_map(|ask| &ask.request.checks).map(|check| redis_key(check, now)),
         );
 
-        let lines: Vec<(Mode, SmallVec<[EncodedCheck; 2]>)> = asks
-            .iter()
-            .map(|ask| (ask.mode, self.lines(ask, now)))
-            .collect();
+        let lines: Vec<(Mode, SmallVec<[EncodedCheck; 2]>)> =
+            asks.iter().map(|ask| (ask.mode, self.lines(ask, now))).collect();
         let groups = lines.iter().map(|(mode, lines)| (*mode, lines.as_slice()));
         let mut call = redis::pipe();
         // In one transaction no time passes for expiry.
@@ -227,18 +209,13 @@ impl<'s> Twins<'s> {
         if writes == Writes::Rejected {
             call.add_command(follow(["127.0.0.1", "1"])).ignore();
         }
-        call.cmd("TIME")
-            .add_command(self.script.command(groups, Some(now), Form::Hash));
+        call.cmd("TIME").add_command(self.script.command(groups, Some(now), Form::Hash));
         if writes == Writes::Rejected {
             call.add_command(follow(["NO", "ONE"])).ignore();
         }
         for key in &keys {
             call.add_command(self.model.reading(key));
-            call.cmd("PTTL")
-                .arg(key)
-                .cmd("PEXPIRE")
-                .arg(key)
-                .arg(LIFE_MARK);
+            call.cmd("PTTL").arg(key).cmd("PEXPIRE").arg(key).arg(LIFE_MARK);
         }
         call.cmd("TIME");
         let mut values = call
@@ -257,17 +234,12 @@ impl<'s> Twins<'s> {
         let passed = millis(&next()?)?.saturating_sub(before);
 
         if replies.now != now {
-            return Err(format!(
-                "the time sent is {now:?}, the reply has {:?}",
-                replies.now
-            ));
+            return Err(format!("the time sent is {now:?}, the reply has {:?}", replies.now));
         }
         let checks = asks.iter().flat_map(|ask| &ask.request.checks);
         let lines = lines.iter().flat_map(|(_, lines)| lines);
-        for (index, ((check, line), (told, expected))) in checks
-            .zip(lines)
-            .zip(replies.replies.iter().zip(&expected))
-            .enumerate()
+        for (index, ((check, line), (told, expected))) in
+            checks.zip(lines).zip(replies.replies.iter().zip(&expected)).enumerate()
         {
             let said = match told {
                 Ok(reply) => Ok((reply.verdict(line, check, now), reply.granted(line))),
@@ -301,9 +273,7 @@ impl<'s> Twins<'s> {
                 .map_err(|error| format!("{name} at {now:?}: {error}"))?;
         }
         let verdicts = expected.into_iter();
-        Ok(verdicts
-            .map(|decided| decided.map(|(verdict, _)| verdict))
-            .collect())
+        Ok(verdicts.map(|decided| decided.map(|(verdict, _)| verdict)).collect())
     }
 
     fn lines(&self, ask: &Ask, now: Time) -> SmallVec<[EncodedCheck; 2]> {
@@ -338,10 +308,7 @@ impl Model {
             .collect();
         for key in &expired {
             let State { counter, limit, .. } = &self.states[key];
-            if counter
-                .as_ref()
-                .is_ok_and(|counter| counter.spent_at(limit, now) > 0)
-            {
+            if counter.as_ref().is_ok_and(|counter| counter.spent_at(limit, now) > 0) {
                 return Err(format!(
                     "{} expires before its time: {counter:?}",
                     String::from_utf8_lossy(key)
@@ -417,12 +384,10 @@ impl Model {
         let mut keys: Vec<(Vec<u8>, Limit)> = Vec::new();
         let slots = checks.iter().map(|check| {
             let key = redis_key(check, now);
-            keys.iter()
-                .position(|(known, _)| *known == key)
-                .unwrap_or_else(|| {
-                    keys.push((key, check.limit));
-                    keys.len() - 1
-                })
+            keys.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+                keys.push((key, check.limit));
+                keys.len() - 1
+            })
         });
         let slots: Vec<usize> = slots.collect();
         let loaded = match keys
@@ -454,27 +419,15 @@ impl Model {
 
     fn load(&self, key: &[u8], limit: &Limit, now: Time) -> Result<Loaded, &'static str> {
         let Some(state) = self.states.get(key) else {
-            return Ok(Loaded {
-                counter: Counter::new(limit),
-                kept: true,
-                fresh: true,
-            });
+            return Ok(Loaded { counter: Counter::new(limit), kept: true, fresh: true });
         };
         let counter = state.counter.clone()?;
         let is_found = |found: &Found| matches!((&counter, found), (Counter::FixedWindow(_), Found::Text(text)) if *text != state.text());
         let kept = !state.found.as_ref().is_some_and(is_found)
             && !is_stale(&counter, limit, state.written, now);
         // A bucket from the future is one of now: the longer it is ago, the more has come back.
-        let counter = if kept {
-            counter
-        } else {
-            counter.decide(limit, now, Hits::Peek).0
-        };
-        Ok(Loaded {
-            counter,
-            kept,
-            fresh: false,
-        })
+        let counter = if kept { counter } else { counter.decide(limit, now, Hits::Peek).0 };
+        Ok(Loaded { counter, kept, fresh: false })
     }
 
     /// A state is only written when it is another one, so what time alone has changed keeps its
@@ -501,13 +454,7 @@ impl Model {
         self.lives.extend(life.map(|life| (key.clone(), life)));
         self.states.insert(
             key,
-            State {
-                limit: *limit,
-                counter: Ok(after),
-                written: now,
-                expires,
-                found: None,
-            },
+            State { limit: *limit, counter: Ok(after), written: now, expires, found: None },
         );
     }
 
@@ -519,11 +466,7 @@ impl Model {
                 .clone()
                 .is_ok_and(|counter| counter.decide(&state.limit, now, Hits::Peek).0.is_full())
         };
-        self.states
-            .iter()
-            .filter(|(_, state)| is_full(state))
-            .map(|(key, _)| key.clone())
-            .collect()
+        self.states.iter().filter(|(_, state)| is_full(state)).map(|(key, _)| key.clone()).collect()
     }
 
     /// What reads the whole of what should be there.
@@ -551,9 +494,8 @@ impl Model {
         if counter.is_new() {
             return Ok(());
         }
-        let needed = now
-            .plus(look.reset_after)
-            .min(state.written.plus(Span::from_micros(LIFE_MAX * 1_000)));
+        let needed =
+            now.plus(look.reset_after).min(state.written.plus(Span::from_micros(LIFE_MAX * 1_000)));
         // After a reload the old rate still decides how long it lives.
         if state.limit == check.limit && state.written <= now && state.expires < needed {
             return Err(format!(
@@ -589,10 +531,7 @@ impl Model {
             Some(&given) => {
                 // In 285 years a double loses count of µs.
                 let lost = i64::from(given > EXACT_MAX / 1_000 && given < LIFE_MAX);
-                (
-                    given.cast_signed() - passed - lost,
-                    given.cast_signed() + lost,
-                )
+                (given.cast_signed() - passed - lost, given.cast_signed() + lost)
             }
             None => (LIFE_MARK - LIFE_MARK_SLACK, LIFE_MARK),
         };
@@ -636,19 +575,11 @@ fn changed(checks: &[Check], slots: &[usize], counters: &[Counter], now: Time) -
     let play = |does_something: &dyn Fn(usize) -> bool| {
         let (mut counters, mut changed, mut over) =
             (counters.to_vec(), BTreeSet::new(), Vec::new());
-        for (index, (check, &slot)) in checks
-            .iter()
-            .zip(slots)
-            .enumerate()
-            .filter(|(index, _)| does_something(*index))
+        for (index, (check, &slot)) in
+            checks.iter().zip(slots).enumerate().filter(|(index, _)| does_something(*index))
         {
-            let before = counters[slot]
-                .clone()
-                .decide(&check.limit, now, Hits::Peek)
-                .0;
-            let (after, verdict) = counters[slot]
-                .clone()
-                .decide(&check.limit, now, check.call());
+            let before = counters[slot].clone().decide(&check.limit, now, Hits::Peek).0;
+            let (after, verdict) = counters[slot].clone().decide(&check.limit, now, check.call());
             let is_another = match (&before, &after) {
                 // What is spent says all of it, but for hits of the window before that weigh
                 // nothing.
@@ -712,16 +643,12 @@ impl State {
                 return state(Err("ERR value is not a log"), now);
             }
             (Found::Log(calls), Counter::SlidingLog(_)) => {
-                let times = (1..=*calls)
-                    .map(|back| Time::from_micros(now.as_micros() - back))
-                    .rev();
+                let times =
+                    (1..=*calls).map(|back| Time::from_micros(now.as_micros() - back)).rev();
                 // A limit that takes them all.
-                let roomy = Limit::new(&Terms::new(
-                    u32::MAX.into(),
-                    Unit::Year,
-                    Algorithm::SlidingLog,
-                ))
-                .expect("a limit");
+                let roomy =
+                    Limit::new(&Terms::new(u32::MAX.into(), Unit::Year, Algorithm::SlidingLog))
+                        .expect("a limit");
                 let log = times.fold(untouched, |log, at| log.decide(&roomy, at, Hits::Add(1)).0);
                 return state(Ok(log), now);
             }
@@ -741,18 +668,12 @@ impl State {
                 let used =
                     number.map(|number| u64::try_from(number).unwrap_or(0).min(EXACT_MAX - 1));
                 let counter = used.map(|used| Counter::of(&limit, now, used));
-                state(
-                    counter.ok_or("ERR value is not an integer or out of range"),
-                    now,
-                )
+                state(counter.ok_or("ERR value is not an integer or out of range"), now)
             }
             Counter::Bucket(_) => match unpacked(text) {
                 Some([spent, at]) => {
                     let written = limit.tick.begins(at).min(Time::from_micros(EXACT_MAX));
-                    state(
-                        Ok(Counter::of(&limit, written, spent.min(2 * EXACT_MAX))),
-                        written,
-                    )
+                    state(Ok(Counter::of(&limit, written, spent.min(2 * EXACT_MAX))), written)
                 }
                 None => state(Err("ERR value is not a bucket"), now),
             },
@@ -764,12 +685,7 @@ impl State {
     fn text(&self) -> Vec<u8> {
         self.counter
             .as_ref()
-            .map(|counter| {
-                counter
-                    .spent_at(&self.limit, self.written)
-                    .to_string()
-                    .into_bytes()
-            })
+            .map(|counter| counter.spent_at(&self.limit, self.written).to_string().into_bytes())
             .unwrap_or_default()
     }
 }

@@ -83,16 +83,7 @@ impl ControlPlane {
     pub(crate) fn start_with_tls_at(addr: SocketAddr, identity: &Identity) -> Self {
         let [cert, key, ca] = [&identity.cert, &identity.key, &identity.ca]
             .map(|path| path.to_str().expect("a plain name"));
-        Self::run(&[
-            "-listen",
-            &addr.to_string(),
-            "-cert",
-            cert,
-            "-key",
-            key,
-            "-ca",
-            ca,
-        ])
+        Self::run(&["-listen", &addr.to_string(), "-cert", cert, "-key", key, "-ca", ca])
     }
 
     fn run(arguments: &[&str]) -> Self {
@@ -108,20 +99,10 @@ impl ControlPlane {
         BufReader::new(child.stdout.take().expect("it is a pipe"))
             .read_line(&mut line)
             .expect("it says that it is ready");
-        let addresses: Vec<SocketAddr> = line
-            .split_whitespace()
-            .skip(1)
-            .map(|text| text.parse().expect("an address"))
-            .collect();
-        let [addr, control] = addresses[..] else {
-            panic!("it did not start: {line}")
-        };
-        Self {
-            child,
-            _stdin: stdin,
-            addr,
-            control,
-        }
+        let addresses: Vec<SocketAddr> =
+            line.split_whitespace().skip(1).map(|text| text.parse().expect("an address")).collect();
+        let [addr, control] = addresses[..] else { panic!("it did not start: {line}") };
+        Self { child, _stdin: stdin, addr, control }
     }
 
     /// Serves these resources from now on, as JSON says them.
@@ -160,14 +141,9 @@ impl Drop for ControlPlane {
 impl Puppet {
     /// On a port of the kernel's choosing.
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port is free");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let addr = listener.local_addr().expect("it is bound");
-        Self {
-            addr,
-            ..Self::start_on(TcpListenerStream::new(listener))
-        }
+        Self { addr, ..Self::start_on(TcpListenerStream::new(listener)) }
     }
 
     /// On any listener. Its address is not known.
@@ -182,24 +158,15 @@ impl Puppet {
         let served =
             Server::builder().add_service(AggregatedDiscoveryServiceServer::new(Ads(opened)));
         serving.spawn(async move {
-            served
-                .serve_with_incoming(listener)
-                .await
-                .expect("it can serve");
+            served.serve_with_incoming(listener).await.expect("it can serve");
         });
-        Self {
-            addr: SocketAddr::from(([127, 0, 0, 1], 0)),
-            streams,
-            _serving: serving,
-        }
+        Self { addr: SocketAddr::from(([127, 0, 0, 1], 0)), streams, _serving: serving }
     }
 
     /// The next stream that the service opens.
     pub(crate) async fn stream(&mut self) -> Stream {
         let opened = tokio::time::timeout(PATIENCE, self.streams.recv()).await;
-        opened
-            .expect("the service opens a stream")
-            .expect("it is being served")
+        opened.expect("the service opens a stream").expect("it is being served")
     }
 }
 
@@ -214,10 +181,7 @@ impl Stream {
 
     /// Answers.
     pub(crate) async fn send(&self, response: DiscoveryResponse) {
-        self.responses
-            .send(Ok(response))
-            .await
-            .expect("the stream is open");
+        self.responses.send(Ok(response)).await.expect("the stream is open");
     }
 
     /// Answers, and gives what the service says to it.
@@ -228,10 +192,7 @@ impl Stream {
 
     /// Ends with an error.
     pub(crate) async fn fail(self, status: Status) {
-        self.responses
-            .send(Err(status))
-            .await
-            .expect("the stream is open");
+        self.responses.send(Err(status)).await.expect("the stream is open");
     }
 }
 
@@ -245,15 +206,8 @@ impl AggregatedDiscoveryService for Ads {
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
         let (responses, outgoing) = mpsc::channel(RESPONSES_MAX);
         let headers = request.metadata().clone();
-        let stream = Stream {
-            headers,
-            requests: request.into_inner(),
-            responses,
-        };
-        self.0
-            .send(stream)
-            .await
-            .map_err(|_| Status::unavailable("the test is over"))?;
+        let stream = Stream { headers, requests: request.into_inner(), responses };
+        self.0.send(stream).await.map_err(|_| Status::unavailable("the test is over"))?;
         Ok(Response::new(ReceiverStream::new(outgoing)))
     }
 }
@@ -262,10 +216,7 @@ impl AggregatedDiscoveryService for Ads {
 pub(crate) fn response(version: &str, nonce: &str, rules: &[RateLimitConfig]) -> DiscoveryResponse {
     DiscoveryResponse {
         version_info: version.into(),
-        resources: rules
-            .iter()
-            .map(|rules| resource_of(TYPE_URL, rules.encode_to_vec()))
-            .collect(),
+        resources: rules.iter().map(|rules| resource_of(TYPE_URL, rules.encode_to_vec())).collect(),
         type_url: TYPE_URL.into(),
         nonce: nonce.into(),
     }
@@ -273,11 +224,7 @@ pub(crate) fn response(version: &str, nonce: &str, rules: &[RateLimitConfig]) ->
 
 /// A resource of a response.
 pub(crate) fn resource_of(type_url: &str, value: Vec<u8>) -> Vec<u8> {
-    Any {
-        type_url: type_url.to_owned(),
-        value,
-    }
-    .encode_to_vec()
+    Any { type_url: type_url.to_owned(), value }.encode_to_vec()
 }
 
 /// Rules of domain `d` with one limit, for `key: k`.
@@ -292,9 +239,5 @@ pub(crate) fn rules_of(requests: u32) -> RateLimitConfig {
         rate_limit: Some(policy),
         ..RateLimitDescriptor::default()
     };
-    RateLimitConfig {
-        name: "d".into(),
-        domain: "d".into(),
-        descriptors: vec![descriptor],
-    }
+    RateLimitConfig { name: "d".into(), domain: "d".into(), descriptors: vec![descriptor] }
 }

@@ -17,10 +17,7 @@ const HOUR_SECONDS: i64 = 3_600;
 /// An hour ahead, an hour back, and right again. The windows are a year long, so no client notices.
 #[test]
 fn clock_of_redis_jumps() {
-    let redis = RedisProcess::builder()
-        .of(VALKEY_9_1)
-        .with_own_clock()
-        .start();
+    let redis = RedisProcess::builder().of(VALKEY_9_1).with_own_clock().start();
     let report = FaultScenario::new(Single::direct(redis), &[PATIENT]).run(|scenario| {
         for offset in [HOUR_SECONDS, -HOUR_SECONDS, 0] {
             scenario.servers.redis.clock().set(offset);
@@ -33,10 +30,7 @@ fn clock_of_redis_jumps() {
 #[tokio::test]
 async fn a_clock_an_hour_off_gives_nothing_away_and_locks_nobody_out() {
     const LIMIT: u32 = 8;
-    let redis = RedisProcess::builder()
-        .of(VALKEY_9_1)
-        .with_own_clock()
-        .start();
+    let redis = RedisProcess::builder().of(VALKEY_9_1).with_own_clock().start();
     let minutes = "  - {key: minute, rate_limit: {unit: minute, requests_per_unit: 1000}}\n";
     let server = answered_by_redis(
         TestServer::with_rules(&(rules(LIMIT, "") + minutes)),
@@ -55,20 +49,10 @@ async fn a_clock_an_hour_off_gives_nothing_away_and_locks_nobody_out() {
             );
         }
         // Its window is chosen by the clock of Redis.
-        let answer = counting
-            .client
-            .call(request("d", &[&[("minute", "v")]]))
-            .await
-            .expect("a verdict");
-        let reset = answer.statuses[0]
-            .duration_until_reset
-            .as_ref()
-            .expect("it is told")
-            .seconds;
-        assert!(
-            (1..=60).contains(&reset),
-            "{reset} s, with the clock {offset} s off"
-        );
+        let answer =
+            counting.client.call(request("d", &[&[("minute", "v")]])).await.expect("a verdict");
+        let reset = answer.statuses[0].duration_until_reset.as_ref().expect("it is told").seconds;
+        assert!((1..=60).contains(&reset), "{reset} s, with the clock {offset} s off");
     }
     for offset in [0, HOUR_SECONDS, -HOUR_SECONDS] {
         redis.clock().set(offset);
@@ -96,22 +80,10 @@ async fn clocks_that_differ_by_hours_give_nothing_away_and_lock_nobody_out() {
     };
     let (_server, mut counting) = on(&cluster, LIMIT).await;
     let values = &values()[..6];
-    let all: Vec<_> = ALGORITHMS
-        .into_iter()
-        .flat_map(|(key, _)| counters(key, values))
-        .collect();
-    for (asked, admitted) in [
-        (LIMIT / 2, LIMIT / 2),
-        (LIMIT, LIMIT - LIMIT / 2),
-        (1, 0),
-        (1, 0),
-    ] {
+    let all: Vec<_> = ALGORITHMS.into_iter().flat_map(|(key, _)| counters(key, values)).collect();
+    for (asked, admitted) in [(LIMIT / 2, LIMIT / 2), (LIMIT, LIMIT - LIMIT / 2), (1, 0), (1, 0)] {
         for (key, value) in &all {
-            assert_eq!(
-                counting.admitted(key, value, asked).await,
-                admitted,
-                "{key}: {value}"
-            );
+            assert_eq!(counting.admitted(key, value, asked).await, admitted, "{key}: {value}");
         }
         move_everything();
     }

@@ -74,11 +74,7 @@ async fn numbers_are_refreshed_and_the_focus_stays() {
     let search = browser.find("searchbox", "Search rules");
     browser.type_into(&search, "user");
     browser.wait_for("1 of 2 rules");
-    assert!(
-        browser.url().ends_with("?q=user&sort=path"),
-        "{}",
-        browser.url()
-    );
+    assert!(browser.url().ends_with("?q=user&sort=path"), "{}", browser.url());
     ask(&server, "ann", 5).await;
     browser.wait_for("2 per year\tper key\t5\t3\tfixed_window");
     assert_eq!(browser.focus(), "Search rules");
@@ -90,9 +86,7 @@ async fn numbers_are_refreshed_and_the_focus_stays() {
 
 #[tokio::test]
 async fn values_of_clients_are_text() {
-    let server = TestServer::with_rules(RULES)
-        .with_env("ADMIN_REDACT", "none")
-        .start();
+    let server = TestServer::with_rules(RULES).with_env("ADMIN_REDACT", "none").start();
     let browser = Browser::start(1_280, 800);
     let value = "<img src=x onerror=\"document.title='attacked'\">";
     browser.open(&url(&server, "/console/over-limit"));
@@ -103,17 +97,12 @@ async fn values_of_clients_are_text() {
     browser.wait_for("over limit");
     let title = browser.run("return document.title");
     assert_eq!(title, format!("user={value} · Tollgate"));
-    assert_eq!(
-        browser.run("return document.querySelectorAll('img').length"),
-        0
-    );
+    assert_eq!(browser.run("return document.querySelectorAll('img').length"), 0);
 }
 
 #[tokio::test]
 async fn feed_shows_what_the_filter_asks_for() {
-    let server = TestServer::with_rules(RULES)
-        .with_env("ADMIN_REDACT", "none")
-        .start();
+    let server = TestServer::with_rules(RULES).with_env("ADMIN_REDACT", "none").start();
     let browser = Browser::start(1_280, 800);
     browser.open(&url(&server, "/console/over-limit"));
     let key = browser.find("searchbox", "Key");
@@ -180,12 +169,8 @@ async fn counter_is_reset_and_granted_with_the_token_only() {
 #[tokio::test]
 async fn unavailable_store_is_shown_and_its_recovery() {
     // Without AOF, the limits of a year are a warning in place of "serving".
-    let mut redis = RedisProcess::builder()
-        .with_arguments(&["--appendonly", "yes"])
-        .start();
-    let server = TestServer::with_rules(RULES)
-        .with_env("REDIS_URL", &redis.url())
-        .start();
+    let mut redis = RedisProcess::builder().with_arguments(&["--appendonly", "yes"]).start();
+    let server = TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).start();
     let browser = Browser::start(1_280, 800);
     browser.open(&url(&server, "/"));
     browser.wait_for("serving");

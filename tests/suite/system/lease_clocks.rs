@@ -29,10 +29,7 @@ impl Windows {
     async fn start(ahead_millis: [i64; 2]) -> Self {
         let redis = RedisProcess::builder().of(VALKEY_9_1).with_own_clock();
         let redis = redis.start();
-        let rules = leased(
-            "rate_limit: {unit: hour, requests_per_unit: 3000}",
-            ", lease: 60s",
-        );
+        let rules = leased("rate_limit: {unit: hour, requests_per_unit: 3000}", ", lease: 60s");
         let homes = [(); 2].map(|()| TempDir::new().expect("a temporary directory can be made"));
         let mut services = Vec::new();
         for (home, ahead_millis) in homes.iter().zip(ahead_millis) {
@@ -68,10 +65,7 @@ impl Windows {
     /// Hits that are charged to the window that begins then.
     fn charged(&self, start: i64) -> u64 {
         let key = format!("d_key_hot_{start}");
-        self.fleet
-            .redis
-            .command::<Option<u64>>(&["GET", &key])
-            .unwrap_or(0)
+        self.fleet.redis.command::<Option<u64>>(&["GET", &key]).unwrap_or(0)
     }
 
     /// Sets the clock of Redis to these seconds after the end of the first window, or before it, and
@@ -145,10 +139,7 @@ async fn process_with_a_wrong_clock_uses_hits_in_their_window() {
     windows.set(-5).await;
     // Processes know the time of Redis as exactly as a call to it is fast.
     let begun = 1_000 * windows.end + 2_000;
-    eventually("the second window begins", async || {
-        windows.now_millis() >= begun
-    })
-    .await;
+    eventually("the second window begins", async || windows.now_millis() >= begun).await;
     // By its own clock the first process is in the first window.
     for service in [0, 1] {
         assert_eq!(windows.fleet.ask(service, "hot").await, 1);

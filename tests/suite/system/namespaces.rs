@@ -10,18 +10,9 @@ const AS_ROOT: [&str; 2] = ["--user", "--map-root-user"];
 pub(crate) fn unshare<'c>(namespaces: &[&'c str], script: &'c str) -> Vec<&'c str> {
     let ways = [&[][..], &AS_ROOT].map(|user| [user, namespaces].concat());
     let works = |way: &Vec<&str>| {
-        let tried = Command::new("unshare")
-            .args(way)
-            .arg("true")
-            .stderr(Stdio::null())
-            .status();
-        tried
-            .expect("unshare comes with util-linux, on Linux")
-            .success()
+        let tried = Command::new("unshare").args(way).arg("true").stderr(Stdio::null()).status();
+        tried.expect("unshare comes with util-linux, on Linux").success()
     };
-    let way = ways
-        .into_iter()
-        .find(works)
-        .expect("this needs root or user namespaces");
+    let way = ways.into_iter().find(works).expect("this needs root or user namespaces");
     [&["unshare"], &way[..], &["sh", "-c", script]].concat()
 }

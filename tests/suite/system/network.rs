@@ -26,9 +26,7 @@ const RESOLV_CONF: &str = "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n
 #[tokio::test]
 async fn a_dns_server_that_does_not_respond_does_not_delay_the_end() {
     let server = TestServer::with_rules(&limit_of(1)).with_env("REDIS_URL", "redis.test:6379");
-    let server = server
-        .with_env("USE_STATSD", "true")
-        .with_env("STATSD_HOST", "statsd.test");
+    let server = server.with_env("USE_STATSD", "true").with_env("STATSD_HOST", "statsd.test");
     let server = server
         .with_env("DRAIN_PERIOD", "0s")
         .with_env("SHUTDOWN_TIMEOUT", "3s")
@@ -50,8 +48,5 @@ async fn a_dns_server_that_does_not_respond_does_not_delay_the_end() {
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0), "{}", server.log());
     let (taken, bound) = (begun.elapsed(), Duration::from_secs(15));
-    assert!(
-        taken < bound,
-        "it ended after {taken:?}; a look-up takes two minutes and a half"
-    );
+    assert!(taken < bound, "it ended after {taken:?}; a look-up takes two minutes and a half");
 }

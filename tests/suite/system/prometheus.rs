@@ -32,22 +32,15 @@ async fn promtool_accepts_tollgate_metrics() {
                 "promtool: {error}; get it by `apt-get install --no-install-recommends prometheus`"
             )
         });
-        child
-            .stdin
-            .take()
-            .expect("it is piped")
-            .write_all(text.as_bytes())
-            .expect("it reads");
+        child.stdin.take().expect("it is piped").write_all(text.as_bytes()).expect("it reads");
         let output = child.wait_with_output().expect("it ends");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if what == "ours" {
             assert!(output.status.success() && said.is_empty(), "{said}");
         } else {
             // It can be read, at least, and nothing is said of any but the reference's.
-            let others: Vec<&str> = said
-                .lines()
-                .filter(|line| !line.starts_with("ratelimit_"))
-                .collect();
+            let others: Vec<&str> =
+                said.lines().filter(|line| !line.starts_with("ratelimit_")).collect();
             assert!(others.is_empty(), "{others:?}");
         }
     }

@@ -59,11 +59,7 @@ async fn tls_trusts_the_authority_that_is_named() {
     let ca = authority.cacert();
     let ca = ("REDIS_TLS_CACERT", text(&ca));
     reach(&server, &[("REDIS_URL", &server.url()), ca]).await;
-    reach(
-        &server,
-        &[("REDIS_URL", &server.address()), ("REDIS_TLS", "true"), ca],
-    )
-    .await;
+    reach(&server, &[("REDIS_URL", &server.address()), ("REDIS_TLS", "true"), ca]).await;
     reach(
         &server,
         &[
@@ -119,11 +115,7 @@ async fn version_1_is_accepted_where_it_is_trusted_and_names_do_not_count() {
     let support = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/support/");
     let file = |name: &str| Path::new(support).join(name);
     let cert = file("version-1-for-tests-only.pem");
-    let identity = Identity {
-        key: file("rsa-key-for-tests-only.pem"),
-        ca: cert.clone(),
-        cert,
-    };
+    let identity = Identity { key: file("rsa-key-for-tests-only.pem"), ca: cert.clone(), cert };
     let server = RedisProcess::builder().with_tls(&identity, "no").start();
     let url = server.url();
     let settings = |skip| {
@@ -135,10 +127,7 @@ async fn version_1_is_accepted_where_it_is_trusted_and_names_do_not_count() {
     };
     reach(&server, &settings("true")).await;
     let error = connect_error(&settings("false")).await;
-    assert!(
-        error.contains("X.509 version 1, which has no names"),
-        "{error}"
-    );
+    assert!(error.contains("X.509 version 1, which has no names"), "{error}");
 }
 
 #[tokio::test]
@@ -166,19 +155,9 @@ async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false"),
     ];
     let error = connect_error(&settings).await;
-    assert!(
-        error.contains("NotValidForName") || error.contains("not valid for name"),
-        "{error}"
-    );
-    reach(
-        &server,
-        &[
-            settings[0],
-            settings[1],
-            ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
-        ],
-    )
-    .await;
+    assert!(error.contains("NotValidForName") || error.contains("not valid for name"), "{error}");
+    reach(&server, &[settings[0], settings[1], ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true")])
+        .await;
 }
 
 #[tokio::test]
@@ -188,17 +167,11 @@ async fn a_client_certificate_is_shown_where_it_is_asked_for() {
     let (url, ca) = (server.url(), authority.cacert());
     let settings = [("REDIS_URL", url.as_str()), ("REDIS_TLS_CACERT", text(&ca))];
     connect_error(&settings).await;
-    for (form, heading) in [
-        (KeyForm::Pkcs8, "BEGIN PRIVATE KEY"),
-        (KeyForm::Pkcs1, "BEGIN RSA PRIVATE KEY"),
-    ] {
+    for (form, heading) in
+        [(KeyForm::Pkcs8, "BEGIN PRIVATE KEY"), (KeyForm::Pkcs1, "BEGIN RSA PRIVATE KEY")]
+    {
         let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", form);
-        assert!(
-            fs::read_to_string(&key)
-                .expect("it is there")
-                .contains(heading),
-            "{form:?}"
-        );
+        assert!(fs::read_to_string(&key).expect("it is there").contains(heading), "{form:?}");
         reach(
             &server,
             &[
@@ -228,12 +201,8 @@ async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watch
         ("REDIS_TLS_CLIENT_CERT", text(&cert)),
         ("REDIS_TLS_CLIENT_KEY", text(&key)),
     ]);
-    let Resolved {
-        main: pool,
-        per_second: other,
-        files: secrets,
-        ..
-    } = resolved.expect("it is good");
+    let Resolved { main: pool, per_second: other, files: secrets, .. } =
+        resolved.expect("it is good");
     for (server, pool) in [(&main, pool), (&per_second, other.expect("it is set"))] {
         let Deployment::Single(address) = pool.deployment else {
             panic!("one server, not {}", pool.deployment)
@@ -244,11 +213,7 @@ async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watch
                 .contains(&format!("process_id:{}\r", server.pid()))
         );
     }
-    assert_eq!(
-        format!("{secrets:?}").matches(text(&cert)).count(),
-        1,
-        "{secrets:?}"
-    );
+    assert_eq!(format!("{secrets:?}").matches(text(&cert)).count(), 1, "{secrets:?}");
 }
 
 #[tokio::test]
@@ -275,11 +240,7 @@ async fn what_is_exchanged_is_for_connections_that_begin_later() {
         ("REDIS_TLS_CLIENT_CERT", text(&cert)),
         ("REDIS_TLS_CLIENT_KEY", text(&key)),
     ]);
-    let Resolved {
-        main,
-        files: secrets,
-        ..
-    } = resolved.expect("it is good");
+    let Resolved { main, files: secrets, .. } = resolved.expect("it is good");
     let Deployment::Single(address) = main.deployment else {
         panic!("one server, not {}", main.deployment)
     };
@@ -303,17 +264,12 @@ fn redis_is_reached_only_with_what_it_asks_for() {
     let authority = Authority::new();
     let server_identity = authority.sign("server", "DNS:elsewhere.test", KeyForm::Pkcs8);
     let client = authority.sign("client", "DNS:client.test", KeyForm::Pkcs1);
-    let redis = RedisProcess::builder()
-        .with_tls(&server_identity, "yes")
-        .with_password("s3cret")
-        .start();
+    let redis =
+        RedisProcess::builder().with_tls(&server_identity, "yes").with_password("s3cret").start();
     let text = |path: &Path| path.display().to_string();
     let address = redis.address();
     let settings = [
-        (
-            "REDIS_URL",
-            address.trim_start_matches("rediss://").to_owned(),
-        ),
+        ("REDIS_URL", address.trim_start_matches("rediss://").to_owned()),
         ("REDIS_AUTH", "s3cret".to_owned()),
         ("REDIS_TLS", "true".to_owned()),
         ("REDIS_TLS_CACERT", text(&authority.cacert())),
@@ -325,8 +281,7 @@ fn redis_is_reached_only_with_what_it_asks_for() {
         let set = settings.iter().filter(|(name, _)| !without.contains(name));
         let server = TestServer::with_rules(&limit_of(1))
             .with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
-        set.fold(server, |server, (name, value)| server.with_env(name, value))
-            .start()
+        set.fold(server, |server, (name, value)| server.with_env(name, value)).start()
     };
     let is_reached = |server: &TestServer| server.get("/healthcheck").status == 200;
     let server = start(&[]);
@@ -378,9 +333,7 @@ fn a_client_certificate_is_exchanged_without_a_restart() {
     let server = counting(&redis).with_env("REDIS_TLS", "true");
     let server = files
         .iter()
-        .fold(server, |server, (name, path)| {
-            server.with_env(name, &path.display().to_string())
-        })
+        .fold(server, |server, (name, path)| server.with_env(name, &path.display().to_string()))
         .start();
     look_until("connected", || server.json(K).status == 200);
     exchange(&after);
@@ -397,10 +350,7 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("password");
     write(&path, "s3cret\n");
-    let (ca, path) = (
-        authority.cacert().display().to_string(),
-        path.display().to_string(),
-    );
+    let (ca, path) = (authority.cacert().display().to_string(), path.display().to_string());
     let (url, second_url) = (main.url(), second.address());
     let start = |settings: &[(&str, &str)]| {
         let always = [
@@ -431,10 +381,7 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     }
     let server = start(&[tls]);
     look_until("the first is reached", || server.json(K).status == 200);
-    wait_until_ready_says(
-        &server,
-        "requires a password (NOAUTH); set REDIS_PERSECOND_AUTH",
-    );
+    wait_until_ready_says(&server, "requires a password (NOAUTH); set REDIS_PERSECOND_AUTH");
 }
 
 #[tokio::test]
@@ -442,9 +389,7 @@ async fn a_cluster_is_reached_with_client_certificates_and_a_password() {
     let authority = Authority::new();
     let identity = authority.sign("redis", "IP:127.0.0.1", KeyForm::Pkcs8);
     let cluster = ClusterProcess::with(cluster::Options {
-        node: RedisProcess::builder()
-            .with_tls(&identity, "yes")
-            .with_password("s3cret"),
+        node: RedisProcess::builder().with_tls(&identity, "yes").with_password("s3cret"),
         ..cluster::Options::default()
     });
     for server in cluster.living() {

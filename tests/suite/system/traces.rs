@@ -34,10 +34,9 @@ fn traced(collector: &Collector) -> Builder {
 }
 
 fn traced_to(builder: Builder, collector: SocketAddr) -> Builder {
-    builder.with_env("TRACING_ENABLED", "true").with_env(
-        "OTEL_EXPORTER_OTLP_ENDPOINT",
-        &format!("http://{collector}"),
-    )
+    builder
+        .with_env("TRACING_ENABLED", "true")
+        .with_env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{collector}"))
 }
 
 /// Calls with these headers.
@@ -46,9 +45,7 @@ async fn call(server: &TestServer, headers: &[(&str, &str)]) {
     let mut request = Request::new(request("d", &[&[("k", "")]]));
     for (name, value) in headers {
         let name: AsciiMetadataKey = name.parse().expect("a name");
-        request
-            .metadata_mut()
-            .insert(name, value.parse().expect("a value"));
+        request.metadata_mut().insert(name, value.parse().expect("a value"));
     }
     let called = client.should_rate_limit(request).await;
     called.expect("there is an answer");
@@ -57,9 +54,7 @@ async fn call(server: &TestServer, headers: &[(&str, &str)]) {
 /// The same on /json.
 fn call_json(server: &TestServer, headers: &[(&str, &str)]) {
     let mut connection = Connection::open(server.http);
-    let lines = headers
-        .iter()
-        .map(|(name, value)| format!("{name}: {value}\r\n"));
+    let lines = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
     let (lines, bytes) = (lines.collect::<String>(), JSON_BODY.len());
     let head = format!("POST /json HTTP/1.1\r\nhost: test\r\n{lines}content-length: {bytes}");
     let written = connection.write(format!("{head}\r\n\r\n{JSON_BODY}").as_bytes());
@@ -71,24 +66,15 @@ fn call_json(server: &TestServer, headers: &[(&str, &str)]) {
 /// Of a trace that is complete: its root is sent last.
 fn trace(collector: &Collector, root: &str) -> Vec<Span> {
     let root = collector.wait_for(&format!("{root} is traced"), |span| span.name == root);
-    collector
-        .spans()
-        .into_iter()
-        .filter(|span| span.trace == root.trace)
-        .collect()
+    collector.spans().into_iter().filter(|span| span.trace == root.trace).collect()
 }
 
 fn named<'s>(spans: &'s [Span], name: &str) -> &'s Span {
-    spans
-        .iter()
-        .find(|span| span.name == name)
-        .unwrap_or_else(|| panic!("no {name} in {spans:#?}"))
+    spans.iter().find(|span| span.name == name).unwrap_or_else(|| panic!("no {name} in {spans:#?}"))
 }
 
 fn attribute<'s>(span: &'s Span, name: &str) -> &'s str {
-    span.attributes
-        .get(name)
-        .map_or("(not there)", |value| value)
+    span.attributes.get(name).map_or("(not there)", |value| value)
 }
 
 #[tokio::test]
@@ -128,30 +114,16 @@ async fn requests_have_the_spans_of_the_reference() {
 
         let [root, execution, trip] =
             [CALL, EXECUTION, REDIS].map(|name| named(&batch.spans, name));
-        assert_eq!(
-            (&*root.parent, &execution.parent, &trip.parent),
-            ("", &root.id, &execution.id)
-        );
+        assert_eq!((&*root.parent, &execution.parent, &trip.parent), ("", &root.id, &execution.id));
         let spans = &batch.spans;
         let is_well = |span: &Span| span.trace == root.trace && span.error.is_none();
         assert!(spans.iter().all(is_well), "{spans:#?}");
-        let times = [
-            root.start,
-            execution.start,
-            trip.start,
-            trip.end,
-            execution.end,
-            root.end,
-        ];
+        let times = [root.start, execution.start, trip.start, trip.end, execution.end, root.end];
         assert!(times.is_sorted() && trip.start < trip.end, "{spans:#?}");
         let asked = r#"domain:"d" descriptors:{entries:{key:"k" value:""}} descriptors:{entries:{key:"other" value:"x\ny"}}"#;
         for (span, name, value) in [
             (root, "rpc.system", "grpc"),
-            (
-                root,
-                "rpc.service",
-                "envoy.service.ratelimit.v3.RateLimitService",
-            ),
+            (root, "rpc.service", "envoy.service.ratelimit.v3.RateLimitService"),
             (root, "rpc.method", "ShouldRateLimit"),
             (root, "rpc.grpc.status_code", "0"),
             (execution, "domain", "d"),
@@ -170,10 +142,8 @@ async fn requests_have_the_spans_of_the_reference() {
 async fn spans_name_the_rule_over_limit_and_the_outage_policy() {
     let (collector, mut redis) = (Collector::start(), RedisProcess::start());
     let server = traced_to(TestServer::with_rules(&limit_of(1)), collector.http);
-    let server = server
-        .with_env("REDIS_URL", &redis.url())
-        .with_env("ON_STORE_ERROR", "deny")
-        .start();
+    let server =
+        server.with_env("REDIS_URL", &redis.url()).with_env("ON_STORE_ERROR", "deny").start();
     let mut client = server.client().await;
     for expected in [Overall::Ok, Overall::OverLimit] {
         assert_eq!(client.ask("d", &[("k", "")]).await, expected);
@@ -183,22 +153,15 @@ async fn spans_name_the_rule_over_limit_and_the_outage_policy() {
     });
     let limit = "1 per year, fixed_window, over-limit hits count";
     assert_eq!(attribute(&over_limit, "tollgate.refused_by"), "d.k");
-    assert_eq!(
-        attribute(&over_limit, "tollgate.store_policy"),
-        "(not there)"
-    );
+    assert_eq!(attribute(&over_limit, "tollgate.store_policy"), "(not there)");
     assert_eq!(attribute(&over_limit, "tollgate.refused_limit"), limit);
 
     redis.kill();
     assert_eq!(client.ask("d", &[("k", "")]).await, Overall::OverLimit);
-    let trip = collector.wait_for("a trip in vain is traced", |span| {
-        span.name == REDIS && span.error.is_some()
-    });
+    let trip = collector
+        .wait_for("a trip in vain is traced", |span| span.name == REDIS && span.error.is_some());
     let execution = collector.wait_for("it has a parent", |span| span.id == trip.parent);
-    assert!(
-        attribute(&execution, "tollgate.store_policy").starts_with("deny ("),
-        "{execution:#?}"
-    );
+    assert!(attribute(&execution, "tollgate.store_policy").starts_with("deny ("), "{execution:#?}");
     assert_eq!(attribute(&execution, "tollgate.source"), "fallback");
 }
 
@@ -210,10 +173,7 @@ async fn json_and_invalid_requests_have_spans() {
     let spans = trace(&collector, JSON);
     assert_eq!(named(&spans, EXECUTION).parent, named(&spans, JSON).id);
     assert_eq!(attribute(named(&spans, JSON), "http.status_code"), "200");
-    assert!(
-        spans.iter().all(|span| span.name != REDIS),
-        "Redis was not called: {spans:#?}"
-    );
+    assert!(spans.iter().all(|span| span.name != REDIS), "Redis was not called: {spans:#?}");
 
     let status = server
         .client()
@@ -244,9 +204,8 @@ async fn cancelled_requests_have_cancelled_spans() {
     server.metric_becomes("tollgate_queue_waiters", 1.0).await;
     calls.abort_all();
     server.metric_becomes("tollgate_queue_waiters", 0.0).await;
-    let given_up = collector.wait_for("it is traced", |span| {
-        attribute(span, "rpc.grpc.status_code") == "1"
-    });
+    let given_up =
+        collector.wait_for("it is traced", |span| attribute(span, "rpc.grpc.status_code") == "1");
     assert_eq!(given_up.name, CALL);
 }
 
@@ -259,10 +218,7 @@ async fn parents_are_read_from_w3c_and_b3_headers() {
     let collector = Collector::start();
     let server = traced(&collector).start();
     let long = |number: u32| format!("{number:032x}");
-    let (w3c, b3) = (
-        format!("00-{}-{SPAN}-01", long(1)),
-        format!("{}-{SPAN}-1", long(2)),
-    );
+    let (w3c, b3) = (format!("00-{}-{SPAN}-01", long(1)), format!("{}-{SPAN}-1", long(2)));
     let w3c: [(&str, &str); 2] = [("traceparent", &w3c), ("tracestate", "vendor=x")];
     let b3: [(&str, &str); 1] = [("b3", &b3)];
     for (number, headers, state) in [(1, &w3c[..], "vendor=x"), (2, &b3, "")] {
@@ -272,11 +228,7 @@ async fn parents_are_read_from_w3c_and_b3_headers() {
             let span = collector.wait_for("it belongs to the caller's trace", |span| {
                 span.trace == long(number) && span.name == name
             });
-            assert_eq!(
-                (&*span.parent, &*span.tracestate),
-                (SPAN, state),
-                "{headers:?}"
-            );
+            assert_eq!((&*span.parent, &*span.tracestate), (SPAN, state), "{headers:?}");
         }
     }
     call(&server, &[("traceparent", "00-zz-01")]).await;
@@ -288,22 +240,15 @@ async fn parents_are_read_from_w3c_and_b3_headers() {
 #[tokio::test]
 async fn callers_decide_sampling_before_the_rate() {
     let collector = Collector::start();
-    let [never, half, always] = ["0", "0.5", "1"].map(|rate| {
-        traced(&collector)
-            .with_env("TRACING_SAMPLING_RATE", rate)
-            .start()
-    });
+    let [never, half, always] = ["0", "0.5", "1"]
+        .map(|rate| traced(&collector).with_env("TRACING_SAMPLING_RATE", rate).start());
     let [not_sampled, sampled] = ["00", "01"].map(|flags| format!("00-{TRACE}-{SPAN}-{flags}"));
     let [single, single_sampled] = ["0", "1"].map(|state| format!("{TRACE}-{SPAN}-{state}"));
 
     for server in [&half, &always] {
         call(server, &[("traceparent", &not_sampled)]).await;
         call(server, &[("b3", &single)]).await;
-        let several = [
-            ("x-b3-traceid", TRACE),
-            ("x-b3-spanid", SPAN),
-            ("x-b3-sampled", "0"),
-        ];
+        let several = [("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN), ("x-b3-sampled", "0")];
         call(server, &several).await;
         call_json(server, &[("traceparent", &not_sampled)]);
     }
@@ -320,20 +265,14 @@ async fn callers_decide_sampling_before_the_rate() {
         call(server, &[("b3", &single_sampled)]).await;
     }
     let traces = || {
-        let spans = collector
-            .spans()
-            .into_iter()
-            .filter(|span| span.name == CALL);
-        spans
-            .map(|span| span.trace)
-            .partition::<Vec<_>, _>(|trace| trace == TRACE)
+        let spans = collector.spans().into_iter().filter(|span| span.name == CALL);
+        spans.map(|span| span.trace).partition::<Vec<_>, _>(|trace| trace == TRACE)
     };
     look_until("what is to be traced is traced", || traces().0.len() == 6);
     let (_, mut open) = traces();
     open.sort();
-    let lower_half: Vec<String> = (0..32_u64)
-        .map(|number| format!("{:016x}{:016x}", number + 1, number << 58))
-        .collect();
+    let lower_half: Vec<String> =
+        (0..32_u64).map(|number| format!("{:016x}{:016x}", number + 1, number << 58)).collect();
     assert_eq!(open, lower_half);
     assert!(collector.spans().iter().all(|span| span.name != JSON));
 
@@ -344,9 +283,7 @@ async fn callers_decide_sampling_before_the_rate() {
     call(&half, &[("b3", &format!("{last}-{SPAN}-1"))]).await;
     collector.wait_for("the last one is there", |span| span.trace == last);
     let spans = collector.spans().into_iter();
-    let by_chance = spans
-        .filter(|span| span.name == CALL && span.parent.is_empty())
-        .count();
+    let by_chance = spans.filter(|span| span.name == CALL && span.parent.is_empty()).count();
     assert!((60..140).contains(&by_chance), "{by_chance} of 200");
 }
 
@@ -360,11 +297,7 @@ async fn disabled_traces_send_and_read_nothing() {
         .with_env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "nowhere")
         .with_env("OTEL_EXPORTER_OTLP_TIMEOUT", "10s")
         .start();
-    call(
-        &server,
-        &[("traceparent", &format!("00-{TRACE}-{SPAN}-01"))],
-    )
-    .await;
+    call(&server, &[("traceparent", &format!("00-{TRACE}-{SPAN}-01"))]).await;
     assert_eq!(server.metric("tollgate_spans_sent_total"), None);
     // There is no exporter thread.
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
@@ -385,10 +318,7 @@ async fn headers_are_sent_and_settings_for_traces_take_precedence() {
         let server = traced(&collector)
             .with_env("TRACING_EXPORTER_PROTOCOL", protocol)
             .with_env("OTEL_EXPORTER_OTLP_ENDPOINT", nowhere)
-            .with_env(
-                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-                &format!("http://{addr}{path}"),
-            )
+            .with_env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &format!("http://{addr}{path}"))
             .with_env("OTEL_EXPORTER_OTLP_HEADERS", "x-token=wrong")
             .with_env(
                 "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
@@ -413,12 +343,7 @@ async fn headers_are_sent_and_settings_for_traces_take_precedence() {
 fn batch_with(collector: &Collector, name: &str, value: &str) -> Batch {
     let mut found = None;
     look_until("there is a batch", || {
-        let has = |batch: &Batch| {
-            batch
-                .headers
-                .get(name)
-                .is_some_and(|values| values == &[value])
-        };
+        let has = |batch: &Batch| batch.headers.get(name).is_some_and(|values| values == &[value]);
         found = collector.batches().into_iter().find(has);
         found.is_some()
     });
@@ -451,15 +376,12 @@ async fn https_authenticates_collector_and_client() {
                 .start();
             let before = collector.spans().len();
             call(&server, &[]).await;
-            look_until("its spans are there", || {
-                collector.spans().len() == before + 2
-            });
+            look_until("its spans are there", || collector.spans().len() == before + 2);
         }
         let before = collector.spans().len();
         let without_certificate = encrypted("").start();
-        let with_another_authority = encrypted("")
-            .with_env("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &other_ca)
-            .start();
+        let with_another_authority =
+            encrypted("").with_env("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &other_ca).start();
         for server in [&without_certificate, &with_another_authority] {
             call(server, &[]).await;
             look_until("it is counted", || {
@@ -530,10 +452,8 @@ async fn the_last_spans_are_flushed_within_3_s() {
     assert_eq!(collector.spans().len(), 2);
 
     let silent = TcpListener::bind("127.0.0.1:0").expect("there is a port");
-    let server = traced_to(
-        TestServer::with_rules(&limit_of(1)),
-        silent.local_addr().expect("it is bound"),
-    );
+    let server =
+        traced_to(TestServer::with_rules(&limit_of(1)), silent.local_addr().expect("it is bound"));
     let server = server
         .with_env("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", NEVER_MS)
         .with_env("SHUTDOWN_TIMEOUT", "10m");
@@ -598,10 +518,7 @@ async fn bytes_are_traced_as_text() {
     let server = traced(&collector).start();
     let mut client = server.client().await;
     let descriptor = |value: &[u8]| RateLimitDescriptor {
-        entries: vec![Entry {
-            key: b"k".to_vec(),
-            value: value.to_vec(),
-        }],
+        entries: vec![Entry { key: b"k".to_vec(), value: value.to_vec() }],
         ..RateLimitDescriptor::default()
     };
     for (domain, value, attribute, expected) in [
@@ -620,9 +537,7 @@ async fn bytes_are_traced_as_text() {
         };
         client.call(request).await.expect("there is an answer");
         collector.wait_for(expected, |span| {
-            span.attributes
-                .get(attribute)
-                .is_some_and(|text| text == expected)
+            span.attributes.get(attribute).is_some_and(|text| text == expected)
         });
     }
 }

@@ -56,10 +56,7 @@ async fn alone_it_counts(version: Version) {
     for expected in [Code::Ok, Code::Ok, Code::Ok, Code::OverLimit] {
         let answer = counting.ask(&all).await;
         assert!(
-            answer
-                .statuses
-                .iter()
-                .all(|status| status.code() == expected),
+            answer.statuses.iter().all(|status| status.code() == expected),
             "{}: {answer:?}",
             version.name
         );
@@ -72,16 +69,11 @@ async fn alone_it_counts(version: Version) {
     // ever.
     for key in redis.command::<Vec<String>>(&["KEYS", "*"]) {
         let what = format!("{}: a lifetime of {key}", version.name);
-        look_until(&what, || {
-            (1..=2 * YEAR_SECONDS + 300).contains(&redis.command(&["TTL", &key]))
-        });
+        look_until(&what, || (1..=2 * YEAR_SECONDS + 300).contains(&redis.command(&["TTL", &key])));
     }
 
     let all_or_nothing = answered_by_redis(
-        TestServer::with_rules(&rules(
-            LIMIT,
-            "metadata: {tollgate: {all_or_nothing: true}}\n",
-        )),
+        TestServer::with_rules(&rules(LIMIT, "metadata: {tollgate: {all_or_nothing: true}}\n")),
         &url,
     )
     .start();
@@ -139,18 +131,10 @@ async fn as_a_cluster_it_counts(version: Version) {
         answer.overall_code() == Code::OverLimit
     };
     for value in ["a", "b"] {
-        assert!(
-            over(counting.ask(&[("log", value)]).await),
-            "{}: ASK is followed",
-            version.name
-        );
+        assert!(over(counting.ask(&[("log", value)]).await), "{}: ASK is followed", version.name);
     }
     migration.finish();
     for value in ["a", "b"] {
-        assert!(
-            over(counting.ask(&[("log", value)]).await),
-            "{}: MOVED is followed",
-            version.name
-        );
+        assert!(over(counting.ask(&[("log", value)]).await), "{}: MOVED is followed", version.name);
     }
 }

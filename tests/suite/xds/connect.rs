@@ -36,22 +36,16 @@ async fn mtls_works_with_certificates_of_envoy_gateway() {
     let server = with_authority(with_own(named())).start();
     has_limit(&server, "d.k", 3).await;
     // The system's authorities are those that SSL_CERT_FILE names.
-    let server = with_own(named())
-        .with_env("SSL_CERT_FILE", &text(&own.ca))
-        .start();
+    let server = with_own(named()).with_env("SSL_CERT_FILE", &text(&own.ca)).start();
     has_limit(&server, "d.k", 3).await;
 
     let unnamed = with_authority(with_own(by_tls())).start();
     logged(&unnamed, "certificate not valid for name").await;
     let unknown = Authority::new();
-    let distrusting = with_own(named()).with_env(
-        "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-        &text(&unknown.cacert()),
-    );
+    let distrusting =
+        with_own(named()).with_env("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", &text(&unknown.cacert()));
     // A named authority is the only one, whatever the system trusts.
-    let distrusting = distrusting
-        .with_env("SSL_CERT_FILE", &text(&own.ca))
-        .start();
+    let distrusting = distrusting.with_env("SSL_CERT_FILE", &text(&own.ca)).start();
     // It has the name of the one that is not trusted, so it is the signature that is wrong.
     logged(
         &distrusting,
@@ -89,10 +83,7 @@ async fn a_self_signed_certificate_is_accepted_where_it_is_trusted() {
     let other = Authority::new();
     let ca = other.cacert();
     let distrusting = by_tls()
-        .with_env(
-            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-            ca.to_str().expect("a plain name"),
-        )
+        .with_env("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ca.to_str().expect("a plain name"))
         .start();
     logged(&distrusting, "(CA:TRUE), and not itself trusted; trust it").await;
 }
@@ -104,14 +95,7 @@ async fn certificates_are_read_for_each_connection() {
         ControlPlane::start_with_tls(&authority.sign("envoy-gateway", GATEWAY, KeyForm::Pkcs1));
     plane.serve("1", &json!([resource("d", 3)]));
     let mounted = TempDir::new().expect("a temporary directory");
-    let path = |name: &str| {
-        mounted
-            .path()
-            .join(name)
-            .to_str()
-            .expect("a plain name")
-            .to_owned()
-    };
+    let path = |name: &str| mounted.path().join(name).to_str().expect("a plain name").to_owned();
     let server = asking(plane.addr)
         .with_env("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")
         .with_env("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "envoy-gateway")
@@ -143,11 +127,7 @@ async fn certificates_are_read_for_each_connection() {
     plane.serve("2", &json!([resource("d", 4)]));
     logged(&server, "invalid peer certificate").await;
     let own = authority.sign("envoy-rate-limit", "DNS:envoy-ratelimit", KeyForm::Pkcs1);
-    for (from, to) in [
-        (&own.ca, "ca.crt"),
-        (&own.cert, "tls.crt"),
-        (&own.key, "tls.key"),
-    ] {
+    for (from, to) in [(&own.ca, "ca.crt"), (&own.cert, "tls.crt"), (&own.key, "tls.key")] {
         fs::copy(from, path(to)).expect("it is copied");
     }
     has_limit(&server, "d.k", 4).await;
@@ -155,20 +135,13 @@ async fn certificates_are_read_for_each_connection() {
 
 #[tokio::test]
 async fn unresponsive_server_does_not_delay_shutdown() {
-    let silent = TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port is free");
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let mute = silent.local_addr().expect("it is bound");
     let mut puppet = Puppet::start().await;
     let idle = puppet.addr;
     // Packets to it are dropped, or rejected at once.
     let nowhere: SocketAddr = "192.0.2.1:18001".parse().expect("an address");
-    for (addr, tls) in [
-        (mute, "false"),
-        (mute, "true"),
-        (idle, "false"),
-        (nowhere, "false"),
-    ] {
+    for (addr, tls) in [(mute, "false"), (mute, "true"), (idle, "false"), (nowhere, "false")] {
         let mut server = asking(addr)
             .with_env("CONFIG_GRPC_XDS_SERVER_USE_TLS", tls)
             .with_env("DRAIN_PERIOD", "0s")
@@ -266,9 +239,7 @@ fn xds_settings_without_effect_cause_a_warning() {
     ];
     let server = empty
         .iter()
-        .fold(TestServer::with_xds(""), |server, name| {
-            server.with_env(name, "")
-        })
+        .fold(TestServer::with_xds(""), |server, name| server.with_env(name, ""))
         .start();
     server.assert_announced("requesting them from xDS server localhost:18000");
     server.assert_not_logged("has no effect");
@@ -291,32 +262,24 @@ async fn health_depends_on_rules_as_with_files() {
     assert_eq!(health(&server).await, NotServing);
     assert_eq!(server.get("/healthcheck").status, 500);
     assert!(
-        server
-            .get("/ready")
-            .body
-            .contains("rules: waiting for the first rules\n"),
+        server.get("/ready").body.contains("rules: waiting for the first rules\n"),
         "{:?}",
         server.get("/ready")
     );
     stream.request().await;
-    stream
-        .ask(response("1", "a", &[RateLimitConfig::default()]))
-        .await;
+    stream.ask(response("1", "a", &[RateLimitConfig::default()])).await;
     assert_eq!(health(&server).await, NotServing);
     stream.ask(response("2", "b", &[])).await;
     becomes(&server, Serving).await;
 
-    let server = asking(puppet.addr)
-        .with_env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
-        .start();
+    let server = asking(puppet.addr).with_env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
     assert_eq!(health(&server).await, Serving);
     assert_eq!(server.get("/healthcheck").status, 200);
     drop((server, stream, puppet));
 
     let mut puppet = Puppet::start().await;
-    let server = asking(puppet.addr)
-        .with_env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")
-        .start();
+    let server =
+        asking(puppet.addr).with_env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true").start();
     let mut stream = puppet.stream().await;
     stream.request().await;
     stream.ask(response("1", "a", &[])).await;

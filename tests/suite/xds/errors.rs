@@ -21,11 +21,7 @@ async fn with_first_rules() -> (Puppet, TestServer, Stream) {
     let server = asking(puppet.addr).start();
     let mut stream = puppet.stream().await;
     stream.request().await;
-    accepted(
-        &stream.ask(response("1", "a", &[rules_of(1)])).await,
-        "1",
-        "a",
-    );
+    accepted(&stream.ask(response("1", "a", &[rules_of(1)])).await, "1", "a");
     (puppet, server, stream)
 }
 
@@ -42,14 +38,8 @@ async fn rejects(stream: &mut Stream, response: DiscoveryResponse, texts: &[&str
     let nonce = response.nonce.clone();
     let nack = stream.ask(response).await;
     let error = why(&nack);
-    assert!(
-        texts.iter().all(|text| error.contains(text)),
-        "{texts:?}: {error}"
-    );
-    assert_eq!(
-        (&*nack.version_info, &*nack.response_nonce),
-        (&b"1"[..], &*nonce)
-    );
+    assert!(texts.iter().all(|text| error.contains(text)), "{texts:?}: {error}");
+    assert_eq!((&*nack.version_info, &*nack.response_nonce), (&b"1"[..], &*nonce));
     assert_eq!(nack.type_url, TYPE_URL);
 }
 
@@ -67,10 +57,7 @@ async fn nack_has_all_errors_and_the_last_good_rules_serve() {
         {"key": "x", "rate_limit": {"unit": "DAY", "name": "x", "replaces": ["x", ""]}},
         {"key": "x"},
     ]);
-    plane.serve(
-        "2",
-        &json!([broken, resource("d", 8), resource("d", 9), resource("", 1)]),
-    );
+    plane.serve("2", &json!([broken, resource("d", 8), resource("d", 9), resource("", 1)]));
     let nack = nacked(&plane).await;
     assert_eq!(nack["version"], "1", "the last that was accepted");
     let error = nack["error"].as_str().expect("a text");
@@ -88,9 +75,7 @@ async fn nack_has_all_errors_and_the_last_good_rules_serve() {
     assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=7, "));
     server.metric_becomes("tollgate_rules_rejected", 1.0).await;
     server.assert_metric("ratelimit_service_config_load_error", 1.0);
-    server
-        .metric_becomes(r#"tollgate_xds_updates_total{verdict="refused"}"#, 1.0)
-        .await;
+    server.metric_becomes(r#"tollgate_xds_updates_total{verdict="refused"}"#, 1.0).await;
     assert!(
         server
             .get("/ready")
@@ -115,17 +100,10 @@ async fn unknown_units_are_reported_by_number() {
     stream.request().await;
     let with = |unit| limited(|policy| policy.unit = unit);
     for unit in 1..=7 {
-        accepted(
-            &stream.ask(response("v", "n", &[with(unit)])).await,
-            "v",
-            "n",
-        );
+        accepted(&stream.ask(response("v", "n", &[with(unit)])).await, "v", "n");
     }
     let nack = stream.ask(response("w", "n", &[with(99)])).await;
-    assert!(
-        why(&nack).starts_with("d: invalid rate limit unit '99'\n"),
-        "{nack:?}"
-    );
+    assert!(why(&nack).starts_with("d: invalid rate limit unit '99'\n"), "{nack:?}");
 }
 
 #[tokio::test]
@@ -144,12 +122,7 @@ async fn invalid_resources_are_rejected_and_the_stream_continues() {
     let garbage = resource_of(TYPE_URL, b"\xff\xff\xffgarbage".to_vec());
     foreign.resources.push(garbage);
     let error = format!("a resource has type {empty}");
-    rejects(
-        &mut stream,
-        foreign,
-        &[&error, "\na resource cannot be decoded: "],
-    )
-    .await;
+    rejects(&mut stream, foreign, &[&error, "\na resource cannot be decoded: "]).await;
 
     // Deeper than any decoder goes.
     let mut deep = rules_of(1);
@@ -161,12 +134,7 @@ async fn invalid_resources_are_rejected_and_the_stream_continues() {
             ..RateLimitDescriptor::default()
         }];
     }
-    rejects(
-        &mut stream,
-        response("4", "d", &[deep]),
-        &["recursion limit"],
-    )
-    .await;
+    rejects(&mut stream, response("4", "d", &[deep]), &["recursion limit"]).await;
 
     assert!(
         has_rule(&server, "d.k: unit=YEAR requests_per_unit=1, "),
@@ -176,9 +144,7 @@ async fn invalid_resources_are_rejected_and_the_stream_continues() {
     server.assert_metric("tollgate_rules_rejected", 1.0);
     // Nonces are whatever the server likes.
     for (version, nonce, requests) in [("5", "a", 5), ("6", "a", 6), ("6", "", 7)] {
-        let ack = stream
-            .ask(response(version, nonce, &[rules_of(requests)]))
-            .await;
+        let ack = stream.ask(response(version, nonce, &[rules_of(requests)])).await;
         accepted(&ack, version, nonce);
     }
     has_limit(&server, "d.k", 7).await;
@@ -198,10 +164,7 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
     let key = |rules: &mut RateLimitConfig| rules.descriptors[0].key = b"k\xff".into();
     let limit_name = |policy: &mut RateLimitPolicy| policy.name = b"n\xff".into();
     let nested = |rules: &mut RateLimitConfig| {
-        let inner = RateLimitDescriptor {
-            value: b"v\xff".into(),
-            ..rules.descriptors[0].clone()
-        };
+        let inner = RateLimitDescriptor { value: b"v\xff".into(), ..rules.descriptors[0].clone() };
         rules.descriptors[0].descriptors = vec![inner.clone(), inner];
     };
     let replaces = |policy: &mut RateLimitPolicy| {
@@ -211,41 +174,16 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
     let descriptor = "d (domain d > descriptors[0])";
     let inner = "d (domain d > descriptors[0].descriptors[1])";
     for (rules, text, place) in [
-        (
-            with(name),
-            "d%FF: name is not UTF-8: d%FF",
-            "d%FF (domain d)",
-        ),
-        (
-            with(domain),
-            "d: domain is not UTF-8: d%FF",
-            "d (domain d%FF)",
-        ),
+        (with(name), "d%FF: name is not UTF-8: d%FF", "d%FF (domain d)"),
+        (with(domain), "d: domain is not UTF-8: d%FF", "d (domain d%FF)"),
         (with(key), "d: key is not UTF-8: k%FF", descriptor),
         (with(nested), "d: value is not UTF-8: v%FF", inner),
-        (
-            limited(limit_name),
-            "d: rate_limit.name is not UTF-8: n%FF",
-            descriptor,
-        ),
-        (
-            limited(replaces),
-            "d: rate_limit.replaces.name is not UTF-8: r%FF",
-            descriptor,
-        ),
+        (limited(limit_name), "d: rate_limit.name is not UTF-8: n%FF", descriptor),
+        (limited(replaces), "d: rate_limit.replaces.name is not UTF-8: r%FF", descriptor),
     ] {
-        let other = RateLimitConfig {
-            name: "e".into(),
-            domain: "e".into(),
-            ..rules_of(2)
-        };
+        let other = RateLimitConfig { name: "e".into(), domain: "e".into(), ..rules_of(2) };
         let place = format!("\n  --> {place}\n");
-        rejects(
-            &mut stream,
-            response("2", "b", &[other, rules]),
-            &[text, &place],
-        )
-        .await;
+        rejects(&mut stream, response("2", "b", &[other, rules]), &[text, &place]).await;
         server.assert_logged(text);
     }
 
@@ -255,10 +193,7 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
         fields: [("KEY".to_owned(), prost_types::Value::default())].into(),
     });
     let mut bytes = rules.encode_to_vec();
-    let at = bytes
-        .windows(3)
-        .position(|part| part == b"KEY")
-        .expect("it exists");
+    let at = bytes.windows(3).position(|part| part == b"KEY").expect("it exists");
     bytes[at..at + 3].copy_from_slice(b"K\xffY");
     let metadata = DiscoveryResponse {
         resources: vec![resource_of(TYPE_URL, bytes)],
@@ -269,26 +204,11 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
     rejects(&mut stream, metadata, &texts).await;
 
     // A resource whose type is not UTF-8: field 1, two bytes.
-    let resource_type = DiscoveryResponse {
-        resources: vec![b"\x0a\x02t\xff".into()],
-        ..response("4", "d", &[])
-    };
-    rejects(
-        &mut stream,
-        resource_type,
-        &["a resource cannot be decoded: "],
-    )
-    .await;
-    let response_type = DiscoveryResponse {
-        type_url: b"t\xff".into(),
-        ..response("5", "e", &[])
-    };
-    rejects(
-        &mut stream,
-        response_type,
-        &["a response has type t%FF; expected "],
-    )
-    .await;
+    let resource_type =
+        DiscoveryResponse { resources: vec![b"\x0a\x02t\xff".into()], ..response("4", "d", &[]) };
+    rejects(&mut stream, resource_type, &["a resource cannot be decoded: "]).await;
+    let response_type = DiscoveryResponse { type_url: b"t\xff".into(), ..response("5", "e", &[]) };
+    rejects(&mut stream, response_type, &["a response has type t%FF; expected "]).await;
 
     // Those before them still serve. Versions and nonces go back as they came, and all of it was on
     // one stream.
@@ -303,10 +223,7 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
         ..response("", "", &[rules_of(6)])
     };
     let ack = stream.ask(valid).await;
-    assert_eq!(
-        (&*ack.version_info, &*ack.response_nonce),
-        (&b"6\xff"[..], &b"f\xff"[..])
-    );
+    assert_eq!((&*ack.version_info, &*ack.response_nonce), (&b"6\xff"[..], &b"f\xff"[..]));
     assert_eq!(ack.error_detail, None);
     has_limit(&server, "d.k", 6).await;
     server.assert_metric("tollgate_xds_streams_total", 1.0);
@@ -335,26 +252,19 @@ async fn oversized_response_is_rejected_with_the_name_of_the_setting() {
     // The stream is of no use any more. On the next one the rules that serve are the newest again.
     let mut stream = puppet.stream().await;
     accepted(&stream.request().await, "1", "");
-    accepted(
-        &stream.ask(response("3", "a", &[rules_of(7)])).await,
-        "3",
-        "a",
-    );
+    accepted(&stream.ask(response("3", "a", &[rules_of(7)])).await, "3", "a");
     server.metric_becomes("tollgate_rules_rejected", 0.0).await;
     drop(server);
 
     let mut puppet = Puppet::start().await;
-    let _server = asking(puppet.addr)
-        .with_env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "8388608")
-        .start();
+    let _server =
+        asking(puppet.addr).with_env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "8388608").start();
     let mut stream = puppet.stream().await;
     stream.request().await;
     accepted(&stream.ask(long).await, "2", "b");
 
     let mut puppet = Puppet::start().await;
-    let server = asking(puppet.addr)
-        .with_env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "10")
-        .start();
+    let server = asking(puppet.addr).with_env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "10").start();
     let mut stream = puppet.stream().await;
     stream.request().await;
     stream.send(response("1", "a", &[rules_of(7)])).await;

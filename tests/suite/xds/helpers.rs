@@ -27,25 +27,16 @@ pub(super) fn resource(domain: &str, requests: u32) -> Value {
 
 /// Whether /rlconfig has a line that begins so.
 pub(super) fn has_rule(server: &TestServer, begin: &str) -> bool {
-    server
-        .admin("/rlconfig")
-        .lines()
-        .any(|line| line.starts_with(begin))
+    server.admin("/rlconfig").lines().any(|line| line.starts_with(begin))
 }
 
 pub(super) async fn has_limit(server: &TestServer, key: &str, requests: u32) {
     let line = format!("{key}: unit=YEAR requests_per_unit={requests}, ");
-    eventually(&format!("there is {line}"), async || {
-        has_rule(server, &line)
-    })
-    .await;
+    eventually(&format!("there is {line}"), async || has_rule(server, &line)).await;
 }
 
 pub(super) async fn logged(server: &TestServer, text: &str) {
-    eventually(&format!("the log has {text}"), async || {
-        server.log().contains(text)
-    })
-    .await;
+    eventually(&format!("the log has {text}"), async || server.log().contains(text)).await;
 }
 
 /// The newest request of the control plane has this version.
@@ -64,11 +55,7 @@ pub(super) async fn nacked(plane: &ControlPlane) -> Value {
 }
 
 pub(super) fn why(request: &DiscoveryRequest) -> &str {
-    &request
-        .error_detail
-        .as_ref()
-        .expect("it was rejected")
-        .message
+    &request.error_detail.as_ref().expect("it was rejected").message
 }
 
 pub(super) fn accepted(request: &DiscoveryRequest, version: &str, nonce: &str) {

@@ -38,10 +38,7 @@ async fn xds_rules_are_added_changed_and_removed() {
     server.assert_metric("tollgate_xds_connected", 1.0);
     server.assert_metric("tollgate_xds_streams_total", 1.0);
     let page = server.admin("/explain?domain=d&descriptor=k%3D1");
-    assert!(
-        page.contains("rule d.k at d\n"),
-        "the resource is where it is from: {page}"
-    );
+    assert!(page.contains("rule d.k at d\n"), "the resource is where it is from: {page}");
 
     // Only one of two is changed: the other one stays.
     plane.serve("2", &json!([resource("d", 3), resource("e", 5)]));
@@ -51,22 +48,15 @@ async fn xds_rules_are_added_changed_and_removed() {
     acked(&plane, "2").await;
 
     plane.serve("3", &json!([]));
-    eventually("all rules are gone", async || {
-        server.admin("/rlconfig").is_empty()
-    })
-    .await;
+    eventually("all rules are gone", async || server.admin("/rlconfig").is_empty()).await;
     for _ in 0..5 {
         assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
     }
     acked(&plane, "3").await;
     plane.serve("4", &json!([resource("d", 9)]));
     has_limit(&server, "d.k", 9).await;
-    server
-        .metric_becomes("ratelimit_service_config_load_success", 4.0)
-        .await;
-    server
-        .metric_becomes(r#"tollgate_xds_updates_total{verdict="accepted"}"#, 4.0)
-        .await;
+    server.metric_becomes("ratelimit_service_config_load_success", 4.0).await;
+    server.metric_becomes(r#"tollgate_xds_updates_total{verdict="accepted"}"#, 4.0).await;
 }
 
 #[tokio::test]
@@ -79,9 +69,8 @@ async fn overlay_applies_to_xds_rules_and_is_reloaded() {
     write(&path, &overlay("token_bucket"));
     let plane = ControlPlane::start();
     plane.serve("1", &json!([resource("d", 5)]));
-    let server = asking(plane.addr)
-        .with_env("TOLLGATE_OVERLAY", &path.display().to_string())
-        .start();
+    let server =
+        asking(plane.addr).with_env("TOLLGATE_OVERLAY", &path.display().to_string()).start();
     let page = || server.admin("/explain?domain=d&descriptor=k%3D1");
     eventually("the overlay counts", async || {
         page().contains("algorithm: token_bucket (by the overlay's defaults, ")
@@ -94,10 +83,7 @@ async fn overlay_applies_to_xds_rules_and_is_reloaded() {
     let hash = server.metric("tollgate_rules_hash");
 
     write(&path, &overlay("sliding_log"));
-    eventually("the new overlay counts", async || {
-        page().contains("algorithm: sliding_log")
-    })
-    .await;
+    eventually("the new overlay counts", async || page().contains("algorithm: sliding_log")).await;
     eventually("the hash is that of the new overlay", async || {
         server.metric("tollgate_rules_hash") != hash
     })
@@ -111,10 +97,7 @@ async fn overlay_applies_to_xds_rules_and_is_reloaded() {
     drop(plane);
     server.metric_becomes("tollgate_xds_connected", 0.0).await;
     write(&path, &overlay("token_bucket"));
-    eventually("the overlay counts", async || {
-        page().contains("algorithm: token_bucket")
-    })
-    .await;
+    eventually("the overlay counts", async || page().contains("algorithm: token_bucket")).await;
     eventually("the hash is that of the first overlay", async || {
         server.metric("tollgate_rules_hash") == hash
     })
@@ -133,14 +116,9 @@ async fn domain_in_two_resources_is_rejected_unless_merged() {
     let mut stream = puppet.stream().await;
     stream.request().await;
     let nack = stream.ask(both.clone()).await;
-    assert!(
-        why(&nack).starts_with("other: duplicate domain 'd' in config file\n"),
-        "{nack:?}"
-    );
+    assert!(why(&nack).starts_with("other: duplicate domain 'd' in config file\n"), "{nack:?}");
 
-    let merging = asking(puppet.addr)
-        .with_env("MERGE_DOMAIN_CONFIG", "true")
-        .start();
+    let merging = asking(puppet.addr).with_env("MERGE_DOMAIN_CONFIG", "true").start();
     let mut stream = puppet.stream().await;
     stream.request().await;
     accepted(&stream.ask(both).await, "1", "n");
@@ -161,11 +139,7 @@ async fn rules_serve_while_the_control_plane_is_unavailable() {
     let addr = plane.addr;
     drop(plane);
     server.metric_becomes("tollgate_xds_connected", 0.0).await;
-    logged(
-        &server,
-        "xDS stream failed; retrying with the last good configuration",
-    )
-    .await;
+    logged(&server, "xDS stream failed; retrying with the last good configuration").await;
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::OverLimit);
@@ -199,9 +173,7 @@ async fn tollgate_block_in_metadata_has_the_meaning_of_a_file() {
         "1",
         &rules(json!({"algorithm": "token_bucket", "burst": 4.0, "unit_multiplier": 1})),
     );
-    let server = asking(plane.addr)
-        .with_env("RESPONSE_DYNAMIC_METADATA", "true")
-        .start();
+    let server = asking(plane.addr).with_env("RESPONSE_DYNAMIC_METADATA", "true").start();
     acked(&plane, "1").await;
     let mut client = server.client().await;
     let answer = client.answer(request("shop", &[&[("user", "a")]])).await;

@@ -24,16 +24,11 @@ async fn every_request_has_the_node_and_every_stream_the_headers() {
         .start();
     for round in 0..2 {
         let mut stream = puppet.stream().await;
-        assert_eq!(
-            stream.headers.get("authorization").expect("it is sent"),
-            "Bearer s3cret"
-        );
+        assert_eq!(stream.headers.get("authorization").expect("it is sent"), "Bearer s3cret");
         assert_eq!(stream.headers.get("x-time").expect("it is sent"), "12:30");
         let first = stream.request().await;
         let ack = stream.ask(response("1", "n", &[rules_of(1)])).await;
-        let nack = stream
-            .ask(response("2", "m", &[RateLimitConfig::default()]))
-            .await;
+        let nack = stream.ask(response("2", "m", &[RateLimitConfig::default()])).await;
         assert!(nack.error_detail.is_some());
         for request in [first, ack, nack] {
             let node = request.node.expect("every request has it");
@@ -42,10 +37,7 @@ async fn every_request_has_the_node_and_every_stream_the_headers() {
             let text = |key: &str| format!("{:?}", metadata[key].kind);
             assert_eq!(
                 (text("zone"), text("cluster")),
-                (
-                    r#"Some(StringValue("a"))"#.into(),
-                    r#"Some(StringValue("b=c"))"#.into()
-                )
+                (r#"Some(StringValue("a"))"#.into(), r#"Some(StringValue("b=c"))"#.into())
             );
         }
     }
@@ -54,13 +46,7 @@ async fn every_request_has_the_node_and_every_stream_the_headers() {
     let _unnamed = TestServer::with_xds(&puppet.addr.to_string()).start();
     // The first service may have come back meanwhile.
     eventually("there is one without a name", async || {
-        let node = puppet
-            .stream()
-            .await
-            .request()
-            .await
-            .node
-            .expect("every request has it");
+        let node = puppet.stream().await.request().await.node.expect("every request has it");
         (&*node.id, node.metadata.is_none()) == ("default", true)
     })
     .await;
@@ -72,28 +58,15 @@ async fn new_stream_starts_with_the_version_and_no_nonce() {
     let _server = asking(puppet.addr).start();
     let mut stream = puppet.stream().await;
     accepted(&stream.request().await, "", "");
-    accepted(
-        &stream.ask(response("7", "a", &[rules_of(1)])).await,
-        "7",
-        "a",
-    );
-    let nack = stream
-        .ask(response("8", "b", &[RateLimitConfig::default()]))
-        .await;
-    assert_eq!(
-        (&*nack.version_info, &*nack.response_nonce),
-        (&b"7"[..], &b"b"[..])
-    );
+    accepted(&stream.ask(response("7", "a", &[rules_of(1)])).await, "7", "a");
+    let nack = stream.ask(response("8", "b", &[RateLimitConfig::default()])).await;
+    assert_eq!((&*nack.version_info, &*nack.response_nonce), (&b"7"[..], &b"b"[..]));
     assert!(nack.error_detail.is_some());
     stream.fail(Status::unavailable("going away")).await;
 
     let mut stream = puppet.stream().await;
     accepted(&stream.request().await, "7", "");
-    accepted(
-        &stream.ask(response("9", "a", &[rules_of(2)])).await,
-        "9",
-        "a",
-    );
+    accepted(&stream.ask(response("9", "a", &[rules_of(2)])).await, "9", "a");
     drop(stream);
     accepted(&puppet.stream().await.request().await, "9", "");
 }
@@ -107,10 +80,7 @@ async fn update_during_a_compilation_is_published_after_it() {
     let mut many = rules_of(1);
     let template = many.descriptors[0].clone();
     many.descriptors = (0..40_000)
-        .map(|index| RateLimitDescriptor {
-            value: index.to_string().into(),
-            ..template.clone()
-        })
+        .map(|index| RateLimitDescriptor { value: index.to_string().into(), ..template.clone() })
         .collect();
     stream.send(response("1", "a", &[many])).await;
     stream.send(response("2", "b", &[rules_of(2)])).await;
@@ -129,18 +99,8 @@ async fn stream_reset_after_every_response_still_delivers_rules() {
     for index in 1..=10 {
         let mut stream = puppet.stream().await;
         let first = stream.request().await;
-        accepted(
-            &first,
-            &if index == 1 {
-                String::new()
-            } else {
-                (index - 1).to_string()
-            },
-            "",
-        );
-        stream
-            .ask(response(&index.to_string(), "n", &[rules_of(index)]))
-            .await;
+        accepted(&first, &if index == 1 { String::new() } else { (index - 1).to_string() }, "");
+        stream.ask(response(&index.to_string(), "n", &[rules_of(index)])).await;
         stream.fail(Status::internal("reset")).await;
     }
     has_limit(&server, "d.k", 10).await;
@@ -163,11 +123,7 @@ async fn sighup_requests_everything_on_a_new_stream() {
     let mut stream = puppet.stream().await;
     accepted(&stream.request().await, "", "");
     // The same version, and other rules: what an operator asks for it for.
-    accepted(
-        &stream.ask(response("1", "a", &[rules_of(2)])).await,
-        "1",
-        "a",
-    );
+    accepted(&stream.ask(response("1", "a", &[rules_of(2)])).await, "1", "a");
     has_limit(&server, "d.k", 2).await;
     drop(stream);
     logged(&server, "xDS stream failed").await;
@@ -203,17 +159,9 @@ async fn repeated_nacks_are_sent_with_backoff() {
 
     // Other rules wait for nothing, and nothing is said of what came before them.
     stream.send(broken("4")).await;
-    accepted(
-        &stream.ask(response("2", "5", &[rules_of(2)])).await,
-        "2",
-        "5",
-    );
+    accepted(&stream.ask(response("2", "5", &[rules_of(2)])).await, "2", "5");
     // Rules that are in force already are accepted under their new version, and not loaded again.
-    accepted(
-        &stream.ask(response("3", "6", &[rules_of(2)])).await,
-        "3",
-        "6",
-    );
+    accepted(&stream.ask(response("3", "6", &[rules_of(2)])).await, "3", "6");
     server.assert_metric("ratelimit_service_config_load_success", 1.0);
     stream.fail(Status::internal("reset")).await;
     accepted(&puppet.stream().await.request().await, "3", "");
@@ -227,20 +175,13 @@ async fn nack_is_bounded_in_bytes() {
     stream.request().await;
     let broken = |index: usize| {
         let mut rules = rules_of(1);
-        (rules.name, rules.domain) = (
-            format!("{index}{}", "é".repeat(1_000)).into(),
-            index.to_string().into(),
-        );
+        (rules.name, rules.domain) =
+            (format!("{index}{}", "é".repeat(1_000)).into(), index.to_string().into());
         rules.descriptors[0].key.clear();
         rules
     };
-    let nack = stream
-        .ask(response("1", "a", &(0..50).map(broken).collect::<Vec<_>>()))
-        .await;
+    let nack = stream.ask(response("1", "a", &(0..50).map(broken).collect::<Vec<_>>())).await;
     assert!(why(&nack).starts_with("0é"), "{nack:?}");
-    assert!(
-        why(&nack).ends_with(" bytes more, which are in the log)"),
-        "{nack:?}"
-    );
+    assert!(why(&nack).ends_with(" bytes more, which are in the log)"), "{nack:?}");
     assert!(why(&nack).len() < 17 << 10, "{}", why(&nack).len());
 }

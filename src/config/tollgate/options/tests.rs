@@ -12,25 +12,13 @@ const BLOCKS: &[(&str, &str)] = &[
     ("burst", "algorithm: token_bucket, burst: 7"),
     ("buckets", "algorithm: sliding_window, buckets: 7"),
     ("over_limit_hits", "over_limit_hits: drop"),
-    (
-        "on_limit",
-        "algorithm: leaky_bucket, on_limit: queue, max_wait: 1s",
-    ),
-    (
-        "max_wait",
-        "algorithm: leaky_bucket, on_limit: queue, max_wait: 1s",
-    ),
-    (
-        "request_headers",
-        "on_limit: degrade, request_headers: {x-degraded: yes}",
-    ),
+    ("on_limit", "algorithm: leaky_bucket, on_limit: queue, max_wait: 1s"),
+    ("max_wait", "algorithm: leaky_bucket, on_limit: queue, max_wait: 1s"),
+    ("request_headers", "on_limit: degrade, request_headers: {x-degraded: yes}"),
     ("response_body", "response_body: less"),
     ("on_store_error", "on_store_error: deny"),
     ("enforce_percent", "enforce_percent: 50"),
-    (
-        "lease_by",
-        "algorithm: concurrency, lease_by: key, lease: 9s",
-    ),
+    ("lease_by", "algorithm: concurrency, lease_by: key, lease: 9s"),
     ("consistency", "consistency: leased"),
     ("lease", "algorithm: concurrency, lease_by: key, lease: 9s"),
     ("calendar", "calendar: UTC"),
@@ -56,15 +44,10 @@ fn every_option_is_shown_and_documented_where_rules_are() {
         let shown = |text: &str, form: &str| assert!(text.contains(form), "{form}: {text}");
         let line = changed.dump();
         assert!(
-            [": ", "="]
-                .iter()
-                .any(|sign| line.contains(&format!("{key}{sign}"))),
+            [": ", "="].iter().any(|sign| line.contains(&format!("{key}{sign}"))),
             "{key}: {line}"
         );
-        shown(
-            &changed.dump_json(OnStoreError::Local),
-            &format!("\"{key}\":"),
-        );
+        shown(&changed.dump_json(OnStoreError::Local), &format!("\"{key}\":"));
         let found = diff(&plain, &changed, OnStoreError::Local);
         // A level that `parents` reaches drops its over-limit hits, too.
         let mut found = found.iter();

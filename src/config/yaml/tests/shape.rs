@@ -12,10 +12,9 @@ pub fn shape(node: &Node) -> String {
     match &node.kind {
         Kind::Scalar(scalar) if scalar.value() == Value::Null => "~".into(),
         Kind::Scalar(scalar) => scalar.text.to_string(),
-        Kind::List(items) => format!(
-            "[{}]",
-            items.iter().map(shape).collect::<Vec<_>>().join(", ")
-        ),
+        Kind::List(items) => {
+            format!("[{}]", items.iter().map(shape).collect::<Vec<_>>().join(", "))
+        }
         Kind::Map(pairs) => {
             let pairs: Vec<String> = pairs
                 .iter()
@@ -40,9 +39,7 @@ pub fn collect_locations(node: &Node, locations: &mut Vec<Location>) {
     locations.push(node.location);
     match &node.kind {
         Kind::Scalar(_) => {}
-        Kind::List(items) => items
-            .iter()
-            .for_each(|item| collect_locations(item, locations)),
+        Kind::List(items) => items.iter().for_each(|item| collect_locations(item, locations)),
         Kind::Map(pairs) => pairs.iter().for_each(|(key, value)| {
             collect_locations(key, locations);
             collect_locations(value, locations);

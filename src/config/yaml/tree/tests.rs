@@ -35,11 +35,7 @@ fn only_the_first_document_is_read() {
         let document = read(text).unwrap();
         assert_eq!(shape(document.root.as_ref().unwrap()), "{a: b}", "{text:?}");
         assert_eq!(
-            document
-                .warnings
-                .iter()
-                .map(|warning| warning.location)
-                .collect::<Vec<_>>(),
+            document.warnings.iter().map(|warning| warning.location).collect::<Vec<_>>(),
             [location],
             "{text:?}"
         );
@@ -61,16 +57,8 @@ fn aliases_are_copies_with_the_location_of_the_alias() {
 #[test]
 fn invalid_aliases_are_rejected() {
     for (text, location, says) in [
-        (
-            "a: &x [1, *x]\n",
-            Location::new(1, 11, 2),
-            "inside the value of its own",
-        ),
-        (
-            "a: &x\n  b: *x\n",
-            Location::new(2, 6, 2),
-            "inside the value of its own",
-        ),
+        ("a: &x [1, *x]\n", Location::new(1, 11, 2), "inside the value of its own"),
+        ("a: &x\n  b: *x\n", Location::new(2, 6, 2), "inside the value of its own"),
         ("a: *gone\n", Location::new(1, 4, 1), "unknown anchor"),
         ("a: &x 1\n---\nb: *x\n", Location::default(), ""),
     ] {
@@ -96,15 +84,10 @@ fn an_alias_bomb_is_rejected_at_the_alias() {
         }
         let error = read(&text).unwrap_err();
         assert!(
-            error
-                .text
-                .starts_with("document contains excessive aliasing: 99 % of "),
+            error.text.starts_with("document contains excessive aliasing: 99 % of "),
             "{error}"
         );
-        assert!(
-            error.location.line > 2 && error.location.width == 3,
-            "{error}"
-        );
+        assert!(error.location.line > 2 && error.location.width == 3, "{error}");
     }
 }
 
@@ -112,18 +95,8 @@ fn an_alias_bomb_is_rejected_at_the_alias() {
 fn depth_is_bounded_aliases_followed() {
     let nested = |n: usize| format!("{}x{}", "[".repeat(n), "]".repeat(n));
     assert!(read(&nested(DEPTH_MAX)).is_ok());
-    assert!(
-        read(&nested(DEPTH_MAX + 1))
-            .unwrap_err()
-            .text
-            .contains("128 deep")
-    );
-    assert!(
-        read(&"- ".repeat(DEPTH_MAX + 1))
-            .unwrap_err()
-            .text
-            .contains("128 deep")
-    );
+    assert!(read(&nested(DEPTH_MAX + 1)).unwrap_err().text.contains("128 deep"));
+    assert!(read(&"- ".repeat(DEPTH_MAX + 1)).unwrap_err().text.contains("128 deep"));
     let mut chain = "a0: &a0 [x]\n".to_owned();
     for i in 1..=DEPTH_MAX {
         chain += &format!("a{i}: &a{i} [*a{}]\n", i - 1);
@@ -135,12 +108,9 @@ fn depth_is_bounded_aliases_followed() {
 
 #[test]
 fn tabs_are_allowed_as_indentation_in_brackets_only() {
-    for (text, line) in [
-        ("\ta: b\n", 1),
-        ("a:\n  b:\n  \t- c\n", 3),
-        ("- a\n\t- b\n", 1),
-        ("a:\n\tb\n", 2),
-    ] {
+    for (text, line) in
+        [("\ta: b\n", 1), ("a:\n  b:\n  \t- c\n", 3), ("- a\n\t- b\n", 1), ("a:\n\tb\n", 2)]
+    {
         let error = read(text).unwrap_err();
         assert!(error.text.contains("tab"), "{text:?}: {error}");
         assert_eq!(error.location.line, line, "{text:?}: {error}");
@@ -202,10 +172,7 @@ fn large_lists_of_json_are_read_and_those_that_may_be_keys_are_bounded() {
     let items = r#"{"b": 1}, "#.repeat(50_000);
     let json = format!("{{\"a\": [{items}]}}");
     assert!(read(&json).is_ok());
-    assert!(
-        read(&format!("\n# JSON\n{json}")).is_err(),
-        "with a comment it may be a key"
-    );
+    assert!(read(&format!("\n# JSON\n{json}")).is_err(), "with a comment it may be a key");
     let error = read(&format!("- {json}")).unwrap_err();
     assert!(error.text.contains("rules_tree_bytes_max"), "{error}");
 }
@@ -213,22 +180,12 @@ fn large_lists_of_json_are_read_and_those_that_may_be_keys_are_bounded() {
 #[test]
 fn locations_in_json_are_those_of_the_text() {
     for before in ["", "\u{feff}", "\n \n"] {
-        let root = read(&format!("{before}{{\"a\": b,\n \"c\": d}}"))
-            .unwrap()
-            .root;
+        let root = read(&format!("{before}{{\"a\": b,\n \"c\": d}}")).unwrap().root;
         let mut locations = Vec::new();
         collect_locations(&root.unwrap(), &mut locations);
         let line = 1 + before.matches('\n').count();
-        let expected = [
-            (line, 1),
-            (line, 2),
-            (line, 7),
-            (line + 1, 2),
-            (line + 1, 7),
-        ];
-        let locations = locations
-            .iter()
-            .map(|at| (at.line as usize, at.column as usize));
+        let expected = [(line, 1), (line, 2), (line, 7), (line + 1, 2), (line + 1, 7)];
+        let locations = locations.iter().map(|at| (at.line as usize, at.column as usize));
         assert_eq!(locations.collect::<Vec<_>>(), expected, "{before:?}");
     }
     for (text, column) in [("{a: b, c: d: e}", 12), ("{a: 1}}", 7)] {

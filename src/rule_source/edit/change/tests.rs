@@ -93,10 +93,7 @@ fn a_file_that_changed_meanwhile_is_not_replaced() {
     let name = FileName::new("a.yaml").expect("it is one");
     let before = ETag::of(b"what was compared");
     let replaced = world.files.replace(&name, &before, CHANGED.as_bytes());
-    assert!(
-        matches!(replaced, Err(EditError::Changed(_))),
-        "{replaced:?}"
-    );
+    assert!(matches!(replaced, Err(EditError::Changed(_))), "{replaced:?}");
     assert_eq!(world.text(), RULES);
     let own = fs::read_dir(world.folder.path().join(OWN_FOLDER)).expect("it is a folder");
     assert_eq!(own.count(), 0, "nothing is left");

@@ -90,9 +90,7 @@ impl RedisClient {
             0 => Admission::Alone,
             _ => Admission::WithOthers,
         };
-        let (ahead, take) = shared
-            .leases
-            .decide(check, leased, admission, replicas, server_now);
+        let (ahead, take) = shared.leases.decide(check, leased, admission, replicas, server_now);
         if let Some((take, replicas)) = take.zip(replicas) {
             let (client, check) = (self.clone(), as_peek(check));
             // Callers may be gone before the reply.
@@ -123,18 +121,11 @@ impl RedisClient {
             indices.push(index);
             checks.push(rest);
         }
-        let rest = Request {
-            checks: &checks,
-            ..*request
-        };
+        let rest = Request { checks: &checks, ..*request };
         let sent = self.send(&rest).await;
         let vetoed = Blocked::of_decided(&checks, &sent);
         let settled = |check: &Check| {
-            if blocked.has(check) || vetoed.has(check) {
-                Settled::Unused
-            } else {
-                Settled::Used
-            }
+            if blocked.has(check) || vetoed.has(check) { Settled::Unused } else { Settled::Used }
         };
         prepared.settle_reserved(|check| Some(settled(check)));
         let mut decisions: Decisions = prepared
@@ -214,11 +205,7 @@ impl RedisClient {
         let batcher = self.batchers.of(&self.shared, &node);
         let within = self.shared.store_timeout.into();
         let sent = batcher.send(vec![encoded], Mode::Independent, within);
-        let NodeReply {
-            mut checks,
-            now,
-            mut replies,
-        } = sent.await?;
+        let NodeReply { mut checks, now, mut replies } = sent.await?;
         let reply = checks.pop().zip(replies.pop());
         match reply.ok_or(StoreError::Rejected.not_counted())? {
             (encoded, Ok(reply)) => Ok((encoded, reply, now)),

@@ -14,10 +14,7 @@ impl RedisClient {
     /// Never over-admits.
     pub(super) async fn try_and_charge(&self, request: &Request<'_>) -> Decisions {
         let checks = request.checks;
-        let mut dry_run = Request {
-            mode: Mode::DryRun,
-            ..*request
-        };
+        let mut dry_run = Request { mode: Mode::DryRun, ..*request };
         let mut batches = self.encode_by_redis_time(&mut dry_run).await;
         let mut decisions = self.send_batches(&dry_run, &mut batches).await;
         let is_over =
@@ -34,17 +31,10 @@ impl RedisClient {
             indices.push(index);
             second.push(Check {
                 group: 0,
-                ..if is_blocked && !is_over(decision) {
-                    as_peek(check)
-                } else {
-                    check.clone()
-                }
+                ..if is_blocked && !is_over(decision) { as_peek(check) } else { check.clone() }
             });
         }
-        let mut second = Request {
-            checks: &second,
-            ..*request
-        };
+        let mut second = Request { checks: &second, ..*request };
         let mut batches = self.encode_by_redis_time(&mut second).await;
         let sent = self.send_batches(&second, &mut batches).await;
         for (index, decision) in indices.into_iter().zip(sent) {

@@ -80,11 +80,7 @@ impl Batcher {
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run());
-        Self {
-            queue,
-            in_use: Arc::default(),
-            _task: tasks,
-        }
+        Self { queue, in_use: Arc::default(), _task: tasks }
     }
 
     /// Whether its task has panicked.
@@ -107,16 +103,8 @@ impl Batcher {
         let full = StoreError::QueueFull.not_counted();
         let reservation = Reservation::reserve(&self.in_use, &checks).ok_or(full)?;
         let (reply, received) = oneshot::channel();
-        let caller = Caller {
-            until: until(left),
-            reply: Some(reply),
-            _reservation: reservation,
-        };
-        let request = PendingRequest {
-            checks,
-            mode,
-            caller,
-        };
+        let caller = Caller { until: until(left), reply: Some(reply), _reservation: reservation };
+        let request = PendingRequest { checks, mode, caller };
         let ended = StoreError::Unreachable;
         self.queue.send(request).map_err(|_| ended.not_counted())?;
         received.await.unwrap_or(Err(ended.maybe_counted()))
@@ -274,11 +262,7 @@ impl Server {
             let result = waiting.during(callers, deadline, call).await;
             let is_sent = connection.sent() != sent;
             drop(connection);
-            let effect = if is_sent {
-                Effect::Unknown
-            } else {
-                Effect::None
-            };
+            let effect = if is_sent { Effect::Unknown } else { Effect::None };
             let cause = match result {
                 Some(Ok(reply)) => return Ok(reply),
                 Some(Err(error)) => Some(error),
@@ -324,8 +308,7 @@ impl Server {
         if let Some(error) = &reply.no_time
             && !node.uses_own_clock(error)
         {
-            node.health
-                .record_error_reply(&node.address().explain(error));
+            node.health.record_error_reply(&node.address().explain(error));
         }
         if reply.is_unwritable() {
             // Its name may resolve to another server by now, which only a new connection finds.
@@ -358,11 +341,7 @@ impl Server {
         let mut replies = reply.replies.into_iter();
         for ((mode, checks), mut caller) in batch.groups.into_iter().zip(batch.callers) {
             let replies = replies.by_ref().take(checks.len()).collect();
-            let reply = NodeReply {
-                checks,
-                now: redis_now,
-                replies,
-            };
+            let reply = NodeReply { checks, now: redis_now, replies };
             self.observe(mode, &reply, now);
             if !caller.answer(Ok(reply)) {
                 self.shared.metrics.ambiguous.inc();

@@ -111,11 +111,7 @@ impl CheckReply {
 
     /// Units in use after the check.
     pub(crate) fn spent(&self) -> u64 {
-        if self.is_over() {
-            (-1 - self.number).unsigned_abs()
-        } else {
-            self.number.unsigned_abs()
-        }
+        if self.is_over() { (-1 - self.number).unsigned_abs() } else { self.number.unsigned_abs() }
     }
 
     /// Reads the script's reply to one check.
@@ -144,10 +140,7 @@ impl CheckReply {
 
 impl From<i64> for CheckReply {
     fn from(number: i64) -> Self {
-        Self {
-            number,
-            extra: Vec::new(),
-        }
+        Self { number, extra: Vec::new() }
     }
 }
 
@@ -171,10 +164,7 @@ impl ScriptReply {
         for item in items {
             replies.push(CheckReply::read(item)?);
         }
-        Ok(Self {
-            now: Time::from_micros(now.unsigned_abs()),
-            replies,
-        })
+        Ok(Self { now: Time::from_micros(now.unsigned_abs()), replies })
     }
 }
 
@@ -246,10 +236,7 @@ pub(crate) fn spent_before(reply: Value, hits: u64) -> Result<(u64, KeyState), R
 }
 
 fn unexpected() -> RedisError {
-    RedisError::from((
-        ErrorKind::UnexpectedReturnType,
-        "unexpected reply of the rate limit script",
-    ))
+    RedisError::from((ErrorKind::UnexpectedReturnType, "unexpected reply of the rate limit script"))
 }
 
 #[cfg(test)]
@@ -271,11 +258,7 @@ mod tests {
                 "The cluster is down",
                 "CLUSTERDOWN The cluster is down",
             ),
-            (
-                ServerErrorKind::ReadOnly,
-                "You can't write",
-                "READONLY You can't write",
-            ),
+            (ServerErrorKind::ReadOnly, "You can't write", "READONLY You can't write"),
             (
                 ServerErrorKind::ResponseError,
                 "value is not an integer",

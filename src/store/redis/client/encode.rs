@@ -123,11 +123,7 @@ impl EncodedCheck {
             argument: SmallVec::new(),
             window: None,
             route: Route::Normal,
-            group: if mode == Mode::Independent {
-                check.group
-            } else {
-                0
-            },
+            group: if mode == Mode::Independent { check.group } else { 0 },
             at,
             hash,
             price: 1,
@@ -198,28 +194,17 @@ impl EncodedCheck {
         rate: u64,
     ) {
         let code = kind as u8 + 1;
-        let Charge {
-            cost,
-            drops,
-            full,
-            deepest,
-        } = charge;
-        self.argument
-            .extend_from_slice(&[code, drops.into(), enforcing.into()]);
+        let Charge { cost, drops, full, deepest } = charge;
+        self.argument.extend_from_slice(&[code, drops.into(), enforcing.into()]);
         let rest = [full, deepest, lifetime, rate].map(u64::cast_signed);
         for number in std::iter::once(cost).chain(rest) {
-            self.argument
-                .extend_from_slice(&double(number).to_le_bytes());
+            self.argument.extend_from_slice(&double(number).to_le_bytes());
         }
     }
 
     /// The size of the check in a batch, in commands.
     pub(crate) fn size(&self) -> usize {
-        if self.is_direct() {
-            1
-        } else {
-            self.script_size
-        }
+        if self.is_direct() { 1 } else { self.script_size }
     }
 
     /// Bytes on the heap, at most.
@@ -274,12 +259,7 @@ impl EncodedCheck {
     }
 
     fn write_window(&mut self, cost: i64, full: u64, lifetime_secs: u64) {
-        let charge = Charge {
-            cost,
-            drops: full < EXACT_MAX,
-            full,
-            deepest: EXACT_MAX - 1,
-        };
+        let charge = Charge { cost, drops: full < EXACT_MAX, full, deepest: EXACT_MAX - 1 };
         self.write_argument(Kind::FixedWindow, false, charge, lifetime_secs, 0);
     }
 
@@ -360,10 +340,7 @@ impl EncodedCheck {
     /// The lifetime of its key, if it is sent as commands.
     pub(crate) fn lifetime(&self) -> Option<Lifetime> {
         let window = self.window.filter(|_| self.is_direct())?;
-        Some(Lifetime {
-            key: self.key.clone(),
-            secs: window.lifetime_secs,
-        })
+        Some(Lifetime { key: self.key.clone(), secs: window.lifetime_secs })
     }
 
     /// The repair of its key after hits.
@@ -391,10 +368,7 @@ impl Ahead {
 }
 
 /// Exact: a limit's numbers are whole and below 2^53.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "numbers below 2^53 are exact doubles"
-)]
+#[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 are exact doubles")]
 fn double(number: i64) -> f64 {
     number as f64
 }

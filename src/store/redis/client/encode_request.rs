@@ -158,11 +158,7 @@ mod tests {
         let terms = Terms::new(100, Unit::Minute, Algorithm::FixedWindow);
         let check = Check {
             lease: Some(Arc::default()),
-            ..Check::new(
-                Key::from("key:"),
-                Limit::new(&terms).expect("a limit"),
-                Hits::Add(1),
-            )
+            ..Check::new(Key::from("key:"), Limit::new(&terms).expect("a limit"), Hits::Add(1))
         };
         let begins = Time::from_micros(0).plus(Span::from_secs(3 * 60));
         for (early, lifetime) in [(1, 61), (1_000_000, 61), (1_000_001, 62), (60_000_000, 120)] {

@@ -80,12 +80,7 @@ impl<'b> Increments<'b> {
             Some(&known) => known,
             None => self.push_command(check),
         };
-        let hit = |hits| Hit {
-            check: index,
-            command,
-            hits,
-            full: window.full,
-        };
+        let hit = |hits| Hit { check: index, command, hits, full: window.full };
         let all = &mut self.commands[command].hits;
         *all += window.hits;
         self.checks.push(hit(window.hits));
@@ -97,11 +92,7 @@ impl<'b> Increments<'b> {
 
     fn push_command(&mut self, check: &'b EncodedCheck) -> usize {
         let at = self.commands.len();
-        self.commands.push(Increment {
-            check,
-            hits: 0,
-            reply: 0,
-        });
+        self.commands.push(Increment { check, hits: 0, reply: 0 });
         if self.by_hash.capacity() > 0 {
             let commands = &self.commands;
             let hash = |&at: &usize| commands[at].check.hash;
@@ -134,10 +125,7 @@ impl<'b> Increments<'b> {
                 if !(state == KeyState::New && is_set) {
                     repairs.extend(check.repair(state, *hits));
                 }
-                Ok(Spent {
-                    spent: before.min(EXACT_MAX - 1),
-                    dropped: 0,
-                })
+                Ok(Spent { spent: before.min(EXACT_MAX - 1), dropped: 0 })
             })
             .collect();
         for hit in &self.checks {
@@ -248,18 +236,15 @@ mod tests {
         let leased = (0..12_u64, prop::option::of(1..12_u64));
         let leased = leased.prop_map(|(hits, ahead)| (OverLimitHits::Drop, hits, ahead));
         let counting = (1..12_u64).prop_map(|hits| (OverLimitHits::Count, hits, None));
-        (
-            0..2_usize,
-            8..12_u32,
-            prop_oneof![4 => leased, 1 => counting],
-        )
-            .prop_map(|(key, limit, (over_limit_hits, hits, ahead))| Part {
+        (0..2_usize, 8..12_u32, prop_oneof![4 => leased, 1 => counting]).prop_map(
+            |(key, limit, (over_limit_hits, hits, ahead))| Part {
                 key,
                 limit,
                 over_limit_hits,
                 hits,
                 ahead,
-            })
+            },
+        )
     }
 
     /// The hits of a give-back, and its key.

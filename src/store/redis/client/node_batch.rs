@@ -54,10 +54,7 @@ pub(crate) fn are_in_one_call(batches: &[NodeBatch<'_>], checks: &[Check]) -> bo
             let at = batch.indices.iter().position(|&other| other == index)?;
             let check = &batch.checks[at];
             let slot = || cluster::slot(check.key.as_bytes());
-            Some((
-                (batch.node.id, batch.node.has_slots.then(slot)),
-                check.size(),
-            ))
+            Some(((batch.node.id, batch.node.has_slots.then(slot)), check.size()))
         })
     };
     let mut index = 0;

@@ -133,11 +133,7 @@ impl<'b> BatchRequest<'b> {
         let mut calls = self.calls.iter_mut();
         match calls.find(|call| !is_isolated && call.affinity == affinity) {
             Some(call) => call.groups.push((mode, group)),
-            None => self.calls.push(ScriptCall {
-                groups: vec![(mode, group)],
-                affinity,
-                reply: 0,
-            }),
+            None => self.calls.push(ScriptCall { groups: vec![(mode, group)], affinity, reply: 0 }),
         }
     }
 
@@ -195,9 +191,7 @@ impl<'b> BatchRequest<'b> {
     /// A reply that the script never makes.
     pub(crate) fn read(&self, mut values: Vec<Value>) -> Result<BatchReply, RedisError> {
         let mut take = |index: usize| {
-            values
-                .get_mut(index)
-                .map_or(Value::Nil, |value| std::mem::replace(value, Value::Nil))
+            values.get_mut(index).map_or(Value::Nil, |value| std::mem::replace(value, Value::Nil))
         };
         // Each of them is replaced.
         let missing = || Err(ReplyError::Rejected(String::new()));
@@ -253,10 +247,7 @@ impl ScriptCall {
         form: Form,
         commands: &mut Pipeline,
     ) -> usize {
-        if self
-            .affinity
-            .is_some_and(|(_, route)| route == Route::Asking)
-        {
+        if self.affinity.is_some_and(|(_, route)| route == Route::Asking) {
             commands.cmd("ASKING");
         }
         let groups = self.groups.iter();

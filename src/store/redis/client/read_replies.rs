@@ -23,11 +23,7 @@ impl RedisClient {
         replied: Result<NodeReply, CheckError>,
         outcome: &mut NodeOutcome<'s>,
     ) {
-        let NodeReply {
-            checks: encoded,
-            now,
-            replies,
-        } = match replied {
+        let NodeReply { checks: encoded, now, replies } = match replied {
             Ok(reply) => reply,
             Err(error) => {
                 let failed = indices.iter().map(|&index| (index, Err(error)));

@@ -87,10 +87,7 @@ impl Repair {
                 eval.arg(bytes);
             }
         }
-        Some(Self::GiveBack {
-            refund: eval,
-            script: None,
-        })
+        Some(Self::GiveBack { refund: eval, script: None })
     }
 
     /// The lifetime to set again if this was not confirmed. A value is not replaced twice: it has

@@ -10,9 +10,7 @@ const PER_SECOND_CHECKS: &str = "perSecondPipeline length";
 
 pub(crate) fn start(shared: &Redis, parent: &LiveSpan, request: &CheckRequest) -> LiveSpan {
     let checks = request.checks.iter();
-    let per_second = checks
-        .filter(|check| shared.is_per_second(&check.limit))
-        .count();
+    let per_second = checks.filter(|check| shared.is_per_second(&check.limit)).count();
     let mut span = parent.child("Redis Pipeline Execution");
     span.set_number(CHECKS, number(request.checks.len() - per_second));
     span.set_number(PER_SECOND_CHECKS, number(per_second));

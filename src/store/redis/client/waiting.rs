@@ -116,10 +116,7 @@ impl Reservation {
         let bytes = heap_bytes.sum::<usize>() + size_of_val(checks);
         let requests = all.requests.fetch_add(1, Relaxed);
         let before = all.bytes.fetch_add(bytes, Relaxed);
-        let reserved = Self {
-            all: all.clone(),
-            bytes,
-        };
+        let reserved = Self { all: all.clone(), bytes };
         let fits = requests < WAITERS_MAX && before + bytes <= WAITERS_BYTES_MAX;
         (requests == 0 || fits).then_some(reserved)
     }
@@ -146,10 +143,7 @@ impl Caller {
 
 impl Batch {
     fn with_capacity(requests: usize) -> Self {
-        Self {
-            groups: Vec::with_capacity(requests),
-            callers: Vec::with_capacity(requests),
-        }
+        Self { groups: Vec::with_capacity(requests), callers: Vec::with_capacity(requests) }
     }
 
     /// The checks of all requests, in order.

@@ -43,20 +43,14 @@ impl Address {
 
     /// An address whose endpoint follows with [`at`](Self::at), without credentials.
     pub fn unresolved() -> Self {
-        Self::new(
-            ConnectionAddr::Tcp(String::new(), 0),
-            RedisConnectionInfo::default(),
-        )
+        Self::new(ConnectionAddr::Tcp(String::new(), 0), RedisConnectionInfo::default())
     }
 
     /// Authenticates with `password` or `user:password`; each part takes precedence over that of
     /// the URL, as in envoyproxy/ratelimit.
     #[must_use]
     pub fn with_credentials(self, auth: Reloadable<Secret>) -> Self {
-        Self {
-            auth: Some(auth),
-            ..self
-        }
+        Self { auth: Some(auth), ..self }
     }
 
     /// Another server with the same credentials.
@@ -64,18 +58,12 @@ impl Address {
     pub fn at(&self, host: &str, port: u16) -> Self {
         let host = host.to_owned();
         let addr = match self.addr {
-            ConnectionAddr::TcpTls { insecure, .. } => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure,
-                tls_params: None,
-            },
+            ConnectionAddr::TcpTls { insecure, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params: None }
+            }
             _ => ConnectionAddr::Tcp(host, port),
         };
-        Self {
-            addr,
-            ..self.clone()
-        }
+        Self { addr, ..self.clone() }
     }
 
     /// `None` for a socket.

@@ -119,19 +119,13 @@ impl Connector {
     /// A connector to this server that counts no connections.
     #[must_use]
     pub(crate) fn uncounted(&self) -> Self {
-        Self {
-            metrics: None,
-            ..self.clone()
-        }
+        Self { metrics: None, ..self.clone() }
     }
 
     /// For discovery, which gets longer replies.
     #[must_use]
     pub(crate) fn for_discovery(&self) -> Self {
-        Self {
-            reply_bytes_max: DISCOVERY_BYTES_MAX,
-            ..self.uncounted()
-        }
+        Self { reply_bytes_max: DISCOVERY_BYTES_MAX, ..self.uncounted() }
     }
 
     /// Starts a fresh attempt beside each pending one, because the server is reachable now. An
@@ -168,18 +162,13 @@ impl Connector {
     pub(crate) async fn connect_background(&self) -> Result<Connection, RedisError> {
         let fresh_after = Some(self.fresh_attempt_after());
         let mut connection = self.connect_with(fresh_after).await?;
-        connection
-            .multiplexed
-            .set_response_timeout(self.timeouts.reply);
+        connection.multiplexed.set_response_timeout(self.timeouts.reply);
         Ok(connection)
     }
 
     async fn connect_with(&self, fresh_after: Option<Duration>) -> Result<Connection, RedisError> {
         let connection = self.attempt(fresh_after, || self.dial().boxed()).await?;
-        Ok(Connection {
-            _guard: self.metrics.as_ref().map(ConnectionGuard::new),
-            ..connection
-        })
+        Ok(Connection { _guard: self.metrics.as_ref().map(ConnectionGuard::new), ..connection })
     }
 
     /// Opens a connection within the time for it, with the current credentials and certificates.
@@ -220,10 +209,7 @@ impl Connector {
             transferred: transferred.clone(),
             bytes_max: self.reply_bytes_max,
             oversized: self.oversized.clone(),
-            closed_idle: self
-                .metrics
-                .as_ref()
-                .map(|metrics| metrics.closed_idle.clone()),
+            closed_idle: self.metrics.as_ref().map(|metrics| metrics.closed_idle.clone()),
         };
         Ok((stream, transferred))
     }
@@ -255,11 +241,7 @@ impl Connector {
     }
 
     fn fresh_attempt_after(&self) -> Duration {
-        if self.address.is_tls() {
-            FRESH_TLS_ATTEMPT_AFTER
-        } else {
-            FRESH_ATTEMPT_AFTER
-        }
+        if self.address.is_tls() { FRESH_TLS_ATTEMPT_AFTER } else { FRESH_ATTEMPT_AFTER }
     }
 }
 
@@ -291,10 +273,7 @@ impl Connection {
         // A cancelled call leaves replies unread.
         let was_broken = std::mem::replace(&mut self.broken, true);
         self.transferred.reset();
-        let values = self
-            .multiplexed
-            .send_packed_commands(commands, 0, commands.len())
-            .await?;
+        let values = self.multiplexed.send_packed_commands(commands, 0, commands.len()).await?;
         self.broken = was_broken;
         self.transferred.mark_replied();
         Ok(values)

@@ -212,10 +212,7 @@ mod tests {
         let mut secrets = CredentialFiles::default();
         let password = auth(&mut secrets, &path).expect("a valid file");
         fs::write(&path, "second").expect("a file can be written");
-        secrets
-            .reloader(&Metrics::new())
-            .expect("there are files")
-            .load();
+        secrets.reloader(&Metrics::new()).expect("there are files").load();
         assert_eq!(password.load().reveal(), "second");
     }
 

@@ -30,10 +30,7 @@ struct State {
 
 impl LookupConnection {
     pub(crate) fn new(connector: &Connector) -> Self {
-        Self {
-            connector: connector.for_discovery(),
-            state: Mutex::default(),
-        }
+        Self { connector: connector.for_discovery(), state: Mutex::default() }
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -78,9 +75,6 @@ impl LookupConnection {
 
 impl fmt::Debug for LookupConnection {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_tuple("LookupConnection")
-            .field(self.address())
-            .finish()
+        formatter.debug_tuple("LookupConnection").field(self.address()).finish()
     }
 }

@@ -123,10 +123,7 @@ impl UrlParts {
     fn parse(credentials: Option<&str>, rest: &str) -> Result<Self, AddressError> {
         let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let mut parts = Self {
-            has_unknown: !fragment.is_empty(),
-            ..Self::default()
-        };
+        let mut parts = Self { has_unknown: !fragment.is_empty(), ..Self::default() };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = Some(decoded(value)?).filter(|value| !value.is_empty());

@@ -112,10 +112,7 @@ mod tests {
         let relocation = Relocation::default();
         let [first, second, third] = [1, 2, 3].map(ConnectionId);
         assert!(relocation.may_connect(START));
-        assert!(
-            relocation.should_reconnect(first, START),
-            "the first one immediately"
-        );
+        assert!(relocation.should_reconnect(first, START), "the first one immediately");
         assert!(!relocation.should_reconnect(second, START) && !relocation.may_connect(START));
         let later = START.plus(Span::from_secs(1));
         assert!(relocation.should_reconnect(second, later));

@@ -82,10 +82,7 @@ pub(crate) struct BoundedStream {
 impl OversizedReplies {
     /// Counts oversized replies of a server; `total` counts those of all.
     pub(crate) fn new(total: Counter) -> Self {
-        Self {
-            total,
-            last: Arc::default(),
-        }
+        Self { total, last: Arc::default() }
     }
 
     pub(crate) fn total(metrics: &Metrics) -> Counter {
@@ -161,10 +158,7 @@ impl AsyncRead for BoundedStream {
             closed_idle.inc();
         }
         read?;
-        if self
-            .transferred
-            .add(&buffer.filled()[before..], self.bytes_max)
-        {
+        if self.transferred.add(&buffer.filled()[before..], self.bytes_max) {
             return Poll::Ready(Ok(()));
         }
         let error = format!(

@@ -16,11 +16,7 @@ pub(crate) struct Subscription {
 
 impl Subscription {
     pub(crate) fn new(connection: PubSub, transferred: Transferred) -> Self {
-        Self {
-            messages: connection.into_on_message(),
-            transferred,
-            has_read: false,
-        }
+        Self { messages: connection.into_on_message(), transferred, has_read: false }
     }
 
     /// The next message; `None` if the connection has ended.

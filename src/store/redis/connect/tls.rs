@@ -36,16 +36,9 @@ impl Tls {
     /// # Errors
     /// A file cannot be used.
     pub(crate) fn load(&self) -> Result<TlsClient, String> {
-        let client = ClientTls {
-            authority: self.ca.clone(),
-            identity: self.client.clone(),
-            name: None,
-        };
-        let names = if self.accepts_any_name {
-            Names::Any
-        } else {
-            Names::Own
-        };
+        let client =
+            ClientTls { authority: self.ca.clone(), identity: self.client.clone(), name: None };
+        let names = if self.accepts_any_name { Names::Any } else { Names::Own };
         let config = client.config_for(names);
         let config = config.map_err(|error| error.to_string())?;
         Ok(TlsClient(Arc::new(config)))

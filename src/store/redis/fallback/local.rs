@@ -116,10 +116,8 @@ impl LocalFallback {
 
     /// Decides checks without Redis. `now` is by the server's clock, which windows go by.
     pub fn decide(&self, undecided: &[Undecided<'_>], share: Share, now: Time) -> Verdicts {
-        let own: SmallVec<[Check; 2]> = undecided
-            .iter()
-            .map(|undecided| self.own(undecided, share))
-            .collect();
+        let own: SmallVec<[Check; 2]> =
+            undecided.iter().map(|undecided| self.own(undecided, share)).collect();
         let verdicts = self.counters.decide_from(&own, now, |index, known| {
             let (own, Undecided { check, seen, .. }) = (&own[index], undecided[index]);
             // What Redis replied has none of what is pending; some checks may still reach it.
@@ -169,9 +167,7 @@ impl LocalFallback {
     /// unreachable again.
     pub async fn write_back(&self, to: &mut impl WriteBackTarget, within: Span) -> bool {
         let began = to.now();
-        let keys = self
-            .pending
-            .keys(|key, pending| to.owns(&whole_key(key), &pending.whole));
+        let keys = self.pending.keys(|key, pending| to.owns(&whole_key(key), &pending.whole));
         for keys in keys.chunks(WRITE_BACKS_MAX) {
             if to.now().since(began) >= within {
                 break;
@@ -181,10 +177,8 @@ impl LocalFallback {
                 return false;
             }
             let mut write_backs = Vec::new();
-            let sent: Vec<Sent> = keys
-                .iter()
-                .filter_map(|key| self.take(key, to.now(), &mut write_backs))
-                .collect();
+            let sent: Vec<Sent> =
+                keys.iter().filter_map(|key| self.take(key, to.now(), &mut write_backs)).collect();
             if sent.is_empty() {
                 continue;
             }
@@ -217,25 +211,15 @@ impl LocalFallback {
             _ if !pending.is_current(now) => (0, 0),
             Kind::FixedWindow | Kind::SlidingWindow => (pending.refund, pending.hits),
             // What the counter no longer holds has leaked or expired in Redis as well.
-            _ => (
-                pending.refund,
-                pending.hits.min(self.counters.spent_at(key, &own, now)),
-            ),
+            _ => (pending.refund, pending.hits.min(self.counters.spent_at(key, &own, now))),
         };
         if refund == 0 && hits == 0 {
             self.pending.settle(key, 0, 0, at);
             return None;
         }
         let mut add = |one: Hits, cost: i64| {
-            let charge = Charge {
-                cost,
-                drops: false,
-                ..Counter::charge(&whole, one)
-            };
-            write_backs.push(WriteBack {
-                check: Check::new(whole_key(key), whole, one),
-                charge,
-            });
+            let charge = Charge { cost, drops: false, ..Counter::charge(&whole, one) };
+            write_backs.push(WriteBack { check: Check::new(whole_key(key), whole, one), charge });
         };
         if refund > 0 {
             add(Hits::Peek, 0);
@@ -298,12 +282,7 @@ impl LocalFallback {
         };
         let key = local_key(&check.key, share.replicas(), epoch);
         // No slot is booked where the bookings of other replicas are unknown.
-        Check {
-            key,
-            limit: check.limit.share(share),
-            book_ahead: Span::ZERO,
-            ..(*check).clone()
-        }
+        Check { key, limit: check.limit.share(share), book_ahead: Span::ZERO, ..(*check).clone() }
     }
 }
 
@@ -319,9 +298,7 @@ impl WriteBack {
 
     /// Hits charged, rounded up; 0 for a refund.
     fn hits(&self) -> u64 {
-        let one = Counter::charge(&self.check.limit, Hits::Add(1))
-            .wanted()
-            .max(1);
+        let one = Counter::charge(&self.check.limit, Hits::Add(1)).wanted().max(1);
         self.charge.wanted().div_ceil(one)
     }
 }

@@ -131,10 +131,7 @@ impl Membership {
                     tokio::time::sleep(HOME_INTERVAL).await;
                     continue;
                 };
-                let failure = self
-                    .exchange_heartbeats(&node, &home, &on_change, clock)
-                    .await
-                    .err();
+                let failure = self.exchange_heartbeats(&node, &home, &on_change, clock).await.err();
                 self.is_settled.send_replace(true);
                 if self.peers().unsubscribe(&self.name) {
                     pauses.reset();

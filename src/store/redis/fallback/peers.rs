@@ -84,8 +84,7 @@ impl Peers {
         let mut replicas_min = self.known.unwrap_or(configured).replicas().get();
         if now.since(since) >= self.time_of(HEARTBEATS_AWAITED) {
             let silent_max = self.time_of(HEARTBEATS_MISSED_MAX);
-            self.heartbeats
-                .retain(|_, last| now.since((*last).max(since)) <= silent_max);
+            self.heartbeats.retain(|_, last| now.since((*last).max(since)) <= silent_max);
             replicas_min = 1;
         }
         let rank = self.heartbeats.keys().position(|name| name == own);
@@ -101,8 +100,7 @@ impl Peers {
 
     /// Whether heartbeats of as many processes have arrived as have received the question.
     pub(crate) fn have_answered(&self) -> bool {
-        self.asked
-            .is_some_and(|asked| self.heartbeats.len() >= asked.min(REPLICAS_MAX))
+        self.asked.is_some_and(|asked| self.heartbeats.len() >= asked.min(REPLICAS_MAX))
     }
 
     /// Returns whether the own heartbeat was received.
@@ -128,10 +126,7 @@ mod tests {
     }
 
     fn subscribed() -> Peers {
-        Peers {
-            subscribed_at: Some(at(0)),
-            ..Peers::default()
-        }
+        Peers { subscribed_at: Some(at(0)), ..Peers::default() }
     }
 
     /// Replica count and rank after heartbeats of these peers.
@@ -185,9 +180,6 @@ mod tests {
         for number in 0..2 * REPLICAS_MAX {
             peers.on_heartbeat(&format!("{number:016x}"), at(1));
         }
-        assert_eq!(
-            (peers.heartbeats.len(), peers.intervals()),
-            (REPLICAS_MAX, 11)
-        );
+        assert_eq!((peers.heartbeats.len(), peers.intervals()), (REPLICAS_MAX, 11));
     }
 }

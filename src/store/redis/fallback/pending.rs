@@ -122,10 +122,7 @@ impl PendingHits {
         }
         let pending = shard.entry(key.clone()).or_insert(none);
         if !pending.is_current(none.at) {
-            *pending = Pending {
-                is_busy: pending.is_busy,
-                ..none
-            };
+            *pending = Pending { is_busy: pending.is_busy, ..none };
         }
         pending.add(change);
         pending.at = none.at;
@@ -135,9 +132,8 @@ impl PendingHits {
     pub fn keys(&self, belongs: impl Fn(&Key, &Pending) -> bool) -> Vec<Key> {
         let of_shard = |shard: &Mutex<HashMap<Key, Pending>>| -> Vec<Key> {
             let shard = shard.lock();
-            let belonging = shard
-                .iter()
-                .filter(|(key, pending)| !pending.is_busy && belongs(key, pending));
+            let belonging =
+                shard.iter().filter(|(key, pending)| !pending.is_busy && belongs(key, pending));
             belonging.map(|(key, _)| key.clone()).collect()
         };
         self.shards.iter().flat_map(of_shard).collect()
@@ -148,12 +144,7 @@ impl PendingHits {
         let mut shard = self.shard(key);
         let pending = shard.get_mut(key).filter(|pending| !pending.is_busy)?;
         let taken = *pending;
-        *pending = Pending {
-            refund: 0,
-            hits: 0,
-            is_busy: true,
-            ..taken
-        };
+        *pending = Pending { refund: 0, hits: 0, is_busy: true, ..taken };
         Some(taken)
     }
 
@@ -165,12 +156,7 @@ impl PendingHits {
             return;
         };
         let later = *pending;
-        *pending = Pending {
-            refund: 0,
-            hits: 0,
-            is_busy: false,
-            ..later
-        };
+        *pending = Pending { refund: 0, hits: 0, is_busy: false, ..later };
         if (Pending { at, ..later }).is_current(later.at) {
             pending.refund = refund;
             pending.hits = hits;
@@ -191,15 +177,7 @@ impl PendingHits {
 impl Pending {
     /// Nothing, for a counter of that limit and this replica's share of it.
     pub fn none(whole: &Limit, own: &Limit, has_peers: bool, now: Time) -> Self {
-        Self {
-            whole: *whole,
-            own: *own,
-            refund: 0,
-            hits: 0,
-            has_peers,
-            at: now,
-            is_busy: false,
-        }
+        Self { whole: *whole, own: *own, refund: 0, hits: 0, has_peers, at: now, is_busy: false }
     }
 
     /// Whether the hits still count at `now`: hits of a window while it lasts, of a log for a

@@ -35,12 +35,7 @@ pub(crate) struct ServerTarget<'r> {
 impl<'r> ServerTarget<'r> {
     /// Nothing is connected yet.
     pub(crate) fn new(shared: &'r Redis, pool: &'r NodePool, node: &'r Node) -> Self {
-        Self {
-            shared,
-            pool,
-            node,
-            connection: None,
-        }
+        Self { shared, pool, node, connection: None }
     }
 
     /// Sets the unconfirmed lifetimes of the keys that the server has. `false` if it did not reply.
@@ -98,9 +93,7 @@ impl<'r> ServerTarget<'r> {
         now: Time,
     ) -> EncodedCheck {
         let node = topology.owner(check.key.as_bytes());
-        let mut encoded = self
-            .shared
-            .encode(check, *charge, node, Mode::Independent, now);
+        let mut encoded = self.shared.encode(check, *charge, node, Mode::Independent, now);
         if self.node.health.refusals.has_any() && encoded.is_direct() {
             encoded.expire_at_once();
         } else {
@@ -135,10 +128,8 @@ impl WriteBackTarget for ServerTarget<'_> {
         };
         let (shared, now) = (self.shared, self.shared.clock.now());
         let topology = Arc::clone(&self.pool.topology());
-        let checks: Vec<EncodedCheck> = write_backs
-            .iter()
-            .map(|write_back| self.encode(write_back, &topology, now))
-            .collect();
+        let checks: Vec<EncodedCheck> =
+            write_backs.iter().map(|write_back| self.encode(write_back, &topology, now)).collect();
         let Ok(reply) = self.call(&mut connection, &checks).await else {
             return vec![Err(StoreError::Unreachable.maybe_counted()); write_backs.len()];
         };

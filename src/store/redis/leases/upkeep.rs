@@ -58,9 +58,7 @@ impl Redis {
             return;
         }
         let now = self.clock.now();
-        let due = self
-            .leases
-            .sweep(lifetime, |key, limit| self.time_in_use(key, limit, now));
+        let due = self.leases.sweep(lifetime, |key, limit| self.time_in_use(key, limit, now));
         if due.is_empty() {
             return;
         }

@@ -66,9 +66,7 @@ impl Server {
         if !matches!(deployment, Deployment::Sentinel(_))
             && let Some(setting) = self.sentinel_auth.set()
         {
-            resolver.warn(format!(
-                "{setting} has no effect: {redis_type} is not SENTINEL"
-            ));
+            resolver.warn(format!("{setting} has no effect: {redis_type} is not SENTINEL"));
         }
         let connect_timeout = if self.timeout > Span::ZERO {
             self.timeout
@@ -80,10 +78,7 @@ impl Server {
             ));
             default
         };
-        Ok(PoolOptions {
-            deployment,
-            connect_timeout,
-        })
+        Ok(PoolOptions { deployment, connect_timeout })
     }
 
     fn single(&self, resolver: &mut Resolver<'_>) -> Result<Address, String> {
@@ -241,9 +236,8 @@ impl Server {
             ));
         }
         if !self.tls && resolver.environment.is_set(&tls) {
-            resolver.warn(format!(
-                "{tls} is false, and {url} begins with rediss: connecting by TLS"
-            ));
+            resolver
+                .warn(format!("{tls} is false, and {url} begins with rediss: connecting by TLS"));
         }
         resolver.tls_client().map(Some)
     }
@@ -275,19 +269,15 @@ impl Auth {
     /// The setting that is set.
     fn set(&self) -> Option<String> {
         let file = || self.file.as_ref().map(|_| self.file_setting());
-        self.value
-            .as_ref()
-            .map(|_| self.setting.clone())
-            .or_else(file)
+        self.value.as_ref().map(|_| self.setting.clone()).or_else(file)
     }
 
     fn load(&self, resolver: &mut Resolver<'_>) -> Result<Option<Reloadable<Secret>>, String> {
         let setting = &self.setting;
         match (&self.value, &self.file) {
-            (Some(_), Some(_)) => Err(format!(
-                "{setting} and {} are both set; set one of them",
-                self.file_setting()
-            )),
+            (Some(_), Some(_)) => {
+                Err(format!("{setting} and {} are both set; set one of them", self.file_setting()))
+            }
             (Some(secret), None) => {
                 if secret.reveal().ends_with('\n') {
                     resolver.warn(format!(

@@ -22,10 +22,7 @@ const WITHOUT_EFFECT: [(&str, &str); 6] = [
     ("POOL_ON_EMPTY_WAIT_DURATION", ONE_CONNECTION),
     ("PIPELINE_WINDOW", GROUP_COMMIT),
     ("PIPELINE_LIMIT", GROUP_COMMIT),
-    (
-        "CLUSTER_PIPELINE_PARALLELISM",
-        "all nodes of a cluster are asked at the same time",
-    ),
+    ("CLUSTER_PIPELINE_PARALLELISM", "all nodes of a cluster are asked at the same time"),
 ];
 
 /// Which Redis settings are for.
@@ -103,16 +100,12 @@ impl Role {
 
     /// The names of settings without an effect, and why.
     pub(crate) fn without_effect(&self) -> impl Iterator<Item = (String, &'static str)> {
-        WITHOUT_EFFECT
-            .map(|(suffix, reason)| (self.name(suffix), reason))
-            .into_iter()
+        WITHOUT_EFFECT.map(|(suffix, reason)| (self.name(suffix), reason)).into_iter()
     }
 
     /// A setting that is set, with or without an effect.
     pub(crate) fn any_set(&self, environment: &Environment) -> Option<String> {
-        let names = self
-            .arguments()
-            .map(|argument| argument.get_id().to_string());
+        let names = self.arguments().map(|argument| argument.get_id().to_string());
         let without_effect = self.without_effect().map(|(name, _)| name);
         let mut names = names.into_iter().chain(without_effect);
         names.find(|name| environment.is_set(name))
@@ -122,11 +115,7 @@ impl Role {
         let name = |suffix| self.name(suffix);
         let (url, default) = (name("URL"), self.url_default.unwrap_or("none"));
         let auth = |suffix, of: &str| {
-            secret(
-                name(suffix),
-                "PASSWORD",
-                format!("Password, or user:password, of {of}"),
-            )
+            secret(name(suffix), "PASSWORD", format!("Password, or user:password, of {of}"))
         };
         let auth_file = |suffix, of| {
             let help = format!(
@@ -144,27 +133,16 @@ impl Role {
         );
         [
             secret(url.clone(), "ADDRESS", url_help),
-            arg(
-                name("SOCKET_TYPE"),
-                "TYPE",
-                format!("tcp or unix; only used without {url}"),
-            )
-            .value_parser(socket_type)
-            .default_value("tcp"),
-            arg(
-                name("TYPE"),
-                "TYPE",
-                "Kind of deployment: SINGLE, SENTINEL or CLUSTER",
-            )
-            .default_value("SINGLE"),
+            arg(name("SOCKET_TYPE"), "TYPE", format!("tcp or unix; only used without {url}"))
+                .value_parser(socket_type)
+                .default_value("tcp"),
+            arg(name("TYPE"), "TYPE", "Kind of deployment: SINGLE, SENTINEL or CLUSTER")
+                .default_value("SINGLE"),
             auth("AUTH", &format!("the servers; takes precedence over {url}")),
             auth_file("AUTH_FILE", "AUTH"),
             auth("SENTINEL_AUTH", "the sentinels"),
             auth_file("SENTINEL_AUTH_FILE", "SENTINEL_AUTH"),
-            boolean(
-                name("TLS"),
-                "Connect by TLS, also to the sentinels, as rediss:// does",
-            ),
+            boolean(name("TLS"), "Connect by TLS, also to the sentinels, as rediss:// does"),
             arg(
                 name("TIMEOUT"),
                 "DURATION",
@@ -249,9 +227,7 @@ fn arg(name: String, value: &'static str, help: impl Into<String>) -> Arg {
 }
 
 fn secret(name: String, value: &'static str, help: String) -> Arg {
-    arg(name, value, help)
-        .value_parser(Secret::read)
-        .hide_env_values(true)
+    arg(name, value, help).value_parser(Secret::read).hide_env_values(true)
 }
 
 fn boolean(name: String, help: &'static str) -> Arg {
@@ -263,10 +239,7 @@ fn boolean(name: String, help: &'static str) -> Arg {
 }
 
 fn value<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, name: &str) -> T {
-    matches
-        .get_one::<T>(name)
-        .cloned()
-        .expect("the argument has a default")
+    matches.get_one::<T>(name).cloned().expect("the argument has a default")
 }
 
 fn socket_type(text: &str) -> Result<SocketType, String> {

@@ -34,10 +34,8 @@ impl BreakerMetrics {
                 "tollgate_store_breaker_open",
                 "Redis servers whose circuit breaker is open.",
             ),
-            openings: metrics.counter(
-                "tollgate_store_breaker_opened_total",
-                "Times a circuit breaker opened.",
-            ),
+            openings: metrics
+                .counter("tollgate_store_breaker_opened_total", "Times a circuit breaker opened."),
         }
     }
 }

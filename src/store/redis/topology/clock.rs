@@ -25,11 +25,7 @@ pub(crate) struct RedisClock {
 impl RedisClock {
     /// Unknown until it is read, unless a manual clock replaces it.
     pub(crate) fn new(here: Clock) -> Self {
-        Self {
-            ahead: AtomicI64::new(0),
-            read_at: AtomicU64::new(here.is_manual().into()),
-            here,
-        }
+        Self { ahead: AtomicI64::new(0), read_at: AtomicU64::new(here.is_manual().into()), here }
     }
 
     /// Reads the server's clock no more, because its user may not: ours replaces it.
@@ -85,19 +81,14 @@ impl RedisClock {
 
     /// The server's time when it is `now` here.
     pub(crate) fn at(&self, now: Time) -> Time {
-        Time::from_micros(
-            now.as_micros()
-                .saturating_add_signed(self.ahead.load(Relaxed)),
-        )
+        Time::from_micros(now.as_micros().saturating_add_signed(self.ahead.load(Relaxed)))
     }
 }
 
 /// Reads the reply to TIME.
 pub(crate) fn time(reply: &Value) -> Option<Time> {
     let (seconds, micros): (u64, u64) = redis::from_redis_value_ref(reply).ok()?;
-    let micros = seconds
-        .checked_mul(MICROS_PER_SECOND)?
-        .checked_add(micros)?;
+    let micros = seconds.checked_mul(MICROS_PER_SECOND)?.checked_add(micros)?;
     Some(Time::from_micros(micros))
 }
 
@@ -122,19 +113,11 @@ mod tests {
     fn estimate_moves_no_further_than_it_must() {
         let clock = unread();
         clock.observe(at(1_000), at(900), at(1_100));
-        assert_eq!(
-            clock.at(at(1_000)),
-            at(1_000),
-            "the same clock within the bounds"
-        );
+        assert_eq!(clock.at(at(1_000)), at(1_000), "the same clock within the bounds");
         clock.observe(at(5_000), at(900), at(1_100));
         assert_eq!(clock.at(at(1_000)), at(4_900));
         clock.observe(at(5_000), at(900), at(200_000));
-        assert_eq!(
-            clock.at(at(1_000)),
-            at(4_900),
-            "a slow reply changes nothing"
-        );
+        assert_eq!(clock.at(at(1_000)), at(4_900), "a slow reply changes nothing");
         clock.observe(at(500), at(900), at(1_100));
         assert_eq!(clock.at(at(1_000)), at(600), "it may also decrease");
     }

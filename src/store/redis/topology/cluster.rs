@@ -42,24 +42,15 @@ impl Endpoint {
     /// Parses the `host:port` of a redirection. IPv6 addresses have more colons.
     pub fn read(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        Some(Self {
-            host: host.trim_matches(['[', ']']).to_owned(),
-            port: port.parse().ok()?,
-        })
+        Some(Self { host: host.trim_matches(['[', ']']).to_owned(), port: port.parse().ok()? })
     }
 
     /// Takes the host of `source`, which named this endpoint, where it was left out.
     #[must_use]
     pub(crate) fn resolve_relative_to(&self, source: &Address) -> Self {
-        let host = if self.host.is_empty() {
-            source.host().unwrap_or_default()
-        } else {
-            &self.host
-        };
-        Self {
-            host: host.to_owned(),
-            port: self.port,
-        }
+        let host =
+            if self.host.is_empty() { source.host().unwrap_or_default() } else { &self.host };
+        Self { host: host.to_owned(), port: self.port }
     }
 }
 
@@ -158,10 +149,7 @@ fn range(entry: &Value) -> Option<Range> {
     is_valid.then_some(Range {
         first,
         last,
-        master: Endpoint {
-            host: host.to_owned(),
-            port: number(port)?,
-        },
+        master: Endpoint { host: host.to_owned(), port: number(port)? },
     })
 }
 
@@ -233,9 +221,8 @@ mod tests {
         let view = View::read(vec![slots, info]).expect("a view");
         assert!(view.is_ok);
         let ranges = view.ranges.iter();
-        let ranges: Vec<_> = ranges
-            .map(|range| (range.first, range.last, &*range.master.host))
-            .collect();
+        let ranges: Vec<_> =
+            ranges.map(|range| (range.first, range.last, &*range.master.host)).collect();
         assert_eq!(ranges, [(6, 8, "10.0.0.5"), (6, 16_383, "")]);
     }
 }

@@ -55,13 +55,9 @@ impl fmt::Display for Deployment {
         };
         match self {
             Self::Single(address) => write!(formatter, "{address}"),
-            Self::Sentinel(SentinelConfig {
-                master, sentinels, ..
-            }) => write!(
-                formatter,
-                "{master} of the sentinels at {}",
-                list(sentinels)
-            ),
+            Self::Sentinel(SentinelConfig { master, sentinels, .. }) => {
+                write!(formatter, "{master} of the sentinels at {}", list(sentinels))
+            }
             Self::Cluster(seeds) => write!(formatter, "the cluster of {}", list(seeds)),
         }
     }

@@ -40,11 +40,7 @@ pub(crate) async fn run(pool: &NodePool) {
         };
         pool.record_discovery(discovered.err());
         let (is_settled, pause) = (pool.is_settled(), pauses.pause());
-        let interval = if is_settled {
-            jittered(interval)
-        } else {
-            pause
-        };
+        let interval = if is_settled { jittered(interval) } else { pause };
         tokio::select! {
             () = tokio::time::sleep_until(began + interval) => if is_settled {
                 pauses.reset();
@@ -89,10 +85,8 @@ async fn ask_sentinels(pool: &NodePool, master: &str) -> Result<(), String> {
 async fn ask_cluster(pool: &NodePool) -> Result<(), String> {
     let seeds = &pool.sources;
     let topology = Arc::clone(&pool.topology());
-    let (healthy, failing): (Vec<_>, Vec<_>) = topology
-        .nodes
-        .iter()
-        .partition(|node| !node.health.breaker.is_open());
+    let (healthy, failing): (Vec<_>, Vec<_>) =
+        topology.nodes.iter().partition(|node| !node.health.breaker.is_open());
     let is_new = |seed: &&LookupConnection| {
         let mut nodes = topology.nodes.iter();
         nodes.all(|node| node.address().endpoint() != seed.address().endpoint())

@@ -69,23 +69,11 @@ mod tests {
                 "WRONGTYPE Operation against a key holding the wrong kind of value",
                 FaultKind::ForeignValue,
             ),
-            (
-                "ERR value is not an integer or out of range",
-                FaultKind::ForeignValue,
-            ),
+            ("ERR value is not an integer or out of range", FaultKind::ForeignValue),
             ("ERR value is not a bucket", FaultKind::ForeignValue),
-            (
-                "ERR value is not a sliding window of as many buckets",
-                FaultKind::ForeignValue,
-            ),
-            (
-                "OOM command not allowed when used memory > 'maxmemory'.",
-                FaultKind::ErrorReplies,
-            ),
-            (
-                "READONLY You can't write against a read only replica.",
-                FaultKind::ErrorReplies,
-            ),
+            ("ERR value is not a sliding window of as many buckets", FaultKind::ForeignValue),
+            ("OOM command not allowed when used memory > 'maxmemory'.", FaultKind::ErrorReplies),
+            ("READONLY You can't write against a read only replica.", FaultKind::ErrorReplies),
         ] {
             assert_eq!(FaultKind::of_reply(text), expected, "{text}");
         }

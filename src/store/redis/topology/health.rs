@@ -184,10 +184,7 @@ impl Health {
 
     /// Whether commands were rejected, and none was served since.
     pub(crate) fn rejects(&self) -> bool {
-        self.faults[FaultKind::ErrorReplies as usize]
-            .first
-            .load(Relaxed)
-            > 0
+        self.faults[FaultKind::ErrorReplies as usize].first.load(Relaxed) > 0
     }
 
     /// A command was served that could have been rejected.

@@ -71,10 +71,7 @@ struct Unconfirmed {
 impl UnconfirmedLifetimes {
     /// `lost` counts those of all deployments beyond the bound.
     pub(crate) fn new(lost: Counter) -> Self {
-        Self {
-            lifetimes: Mutex::default(),
-            lost,
-        }
+        Self { lifetimes: Mutex::default(), lost }
     }
 
     pub(crate) fn lost(metrics: &Metrics) -> Counter {
@@ -114,10 +111,7 @@ impl UnconfirmedLifetimes {
         let due = due.map(|(key, unconfirmed)| {
             unconfirmed.since.get_or_insert(now);
             let (key, secs) = (key.clone(), unconfirmed.secs);
-            DueLifetime {
-                lifetime: Lifetime { key, secs },
-                addition: unconfirmed.addition,
-            }
+            DueLifetime { lifetime: Lifetime { key, secs }, addition: unconfirmed.addition }
         });
         due.collect()
     }
@@ -162,10 +156,7 @@ mod tests {
     }
 
     fn lifetime(key: &str) -> Lifetime {
-        Lifetime {
-            key: Key::from(key),
-            secs: 60,
-        }
+        Lifetime { key: Key::from(key), secs: 60 }
     }
 
     fn at(secs: u64) -> Time {

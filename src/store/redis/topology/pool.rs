@@ -189,11 +189,7 @@ impl NodePool {
                 continue;
             }
             let of_node = of_node.join(", ");
-            faults.push(if is_single {
-                of_node
-            } else {
-                format!("{}: {of_node}", node.address())
-            });
+            faults.push(if is_single { of_node } else { format!("{}: {of_node}", node.address()) });
         }
         let separator = if faults.is_empty() { "" } else { ": " };
         format!("{}{separator}{}", self.deployment, faults.join("; "))
@@ -228,9 +224,7 @@ impl NodePool {
                 tracing::warn!(deployment = %self.deployment, nodes, "Redis topology changed");
             }
         }
-        self.metrics
-            .nodes
-            .add(gauged(topology.nodes.len()) - gauged(before.nodes.len()));
+        self.metrics.nodes.add(gauged(topology.nodes.len()) - gauged(before.nodes.len()));
         let is_kept = |node: &Arc<Node>| topology.nodes.iter().any(|kept| kept.id == node.id);
         self.nodes.lock().retain(|_, node| is_kept(node));
         let retired: Vec<_> = before.nodes.iter().filter(|node| !is_kept(node)).collect();

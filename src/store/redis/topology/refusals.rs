@@ -75,26 +75,11 @@ mod tests {
     #[test]
     fn refused_commands_are_no_refused_commands_of_scripts() {
         for (error, expected) in [
-            (
-                "NOPERM User rls has no permissions to run the 'evalsha' command",
-                Some(EVALSHA),
-            ),
-            (
-                "ERR unknown command 'EVALSHA', with args beginning with: 'x'",
-                Some(EVALSHA),
-            ),
-            (
-                "ERR unknown command `EVALSHA`, with args beginning with: `x`",
-                Some(EVALSHA),
-            ),
-            (
-                "NOPERM User rls has no permissions to run the 'incr' command",
-                Some(INCR),
-            ),
-            (
-                "NOPERM User rls has no permissions to run the 'incrby' command",
-                None,
-            ),
+            ("NOPERM User rls has no permissions to run the 'evalsha' command", Some(EVALSHA)),
+            ("ERR unknown command 'EVALSHA', with args beginning with: 'x'", Some(EVALSHA)),
+            ("ERR unknown command `EVALSHA`, with args beginning with: `x`", Some(EVALSHA)),
+            ("NOPERM User rls has no permissions to run the 'incr' command", Some(INCR)),
+            ("NOPERM User rls has no permissions to run the 'incrby' command", None),
             ("NOSCRIPT No matching script. Please use EVAL.", None),
         ] {
             assert_eq!(refused_by(error), expected, "{error}");

@@ -12,10 +12,7 @@ const CURES: [(&str, &str); 10] = [
     ("NOPERM", "allow its user the command, see ACL LOG"),
     ("BUSY", "a script runs too long, SCRIPT KILL ends it"),
     ("LOADING", "it reads its data after a restart, wait"),
-    (
-        "NOREPLICAS",
-        "it has fewer replicas than its min-replicas-to-write",
-    ),
+    ("NOREPLICAS", "it has fewer replicas than its min-replicas-to-write"),
     ("CLUSTERDOWN", "a node is down, see CLUSTER INFO"),
 ];
 const ON_A_REPLICA: &str = "the address leads to a Redis replica, set that of the master";

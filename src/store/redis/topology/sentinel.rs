@@ -22,9 +22,7 @@ pub(crate) async fn masters(
     master: &str,
 ) -> Result<Vec<Endpoint>, String> {
     let (mut votes, mut failures) = (Vec::<(usize, Endpoint)>::new(), Vec::new());
-    let replies = sentinels
-        .iter()
-        .map(|sentinel| ask_master(sentinel, master));
+    let replies = sentinels.iter().map(|sentinel| ask_master(sentinel, master));
     let mut replies: FuturesUnordered<_> = replies.collect();
     let mut timeout = pin!(tokio::time::sleep(LOOKUP_TIMEOUT));
     loop {
@@ -53,9 +51,7 @@ async fn ask_master(sentinel: &LookupConnection, name: &str) -> Result<Endpoint,
     let address = sentinel.address();
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let reply = ask(sentinel, command)
-        .await
-        .map_err(|error| address.explain(&error))?;
+    let reply = ask(sentinel, command).await.map_err(|error| address.explain(&error))?;
     let master: Option<(String, u16)> =
         redis::from_redis_value(reply).map_err(|error| format!("{address}: {error}"))?;
     let unknown = || {
@@ -81,9 +77,5 @@ async fn ask(server: &LookupConnection, command: redis::Cmd) -> Result<Value, Re
     let mut pipeline = Pipeline::with_capacity(1);
     pipeline.add_command(command);
     let replies = server.call(&pipeline).await?;
-    replies
-        .into_iter()
-        .next()
-        .unwrap_or(Value::Nil)
-        .extract_error()
+    replies.into_iter().next().unwrap_or(Value::Nil).extract_error()
 }

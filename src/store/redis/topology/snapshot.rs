@@ -20,10 +20,7 @@ pub(crate) struct Topology {
 impl Topology {
     /// A topology of one server, which has all keys.
     pub(crate) fn single(node: Arc<Node>) -> Self {
-        Self {
-            nodes: vec![node],
-            slots: None,
-        }
+        Self { nodes: vec![node], slots: None }
     }
 
     pub(crate) fn contains(&self, id: NodeId) -> bool {

@@ -49,23 +49,14 @@ const TRACING: [(&str, &str); 6] = [
     ("TRACING_ENABLED", "true"),
     ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
     ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system"),
-    (
-        "TRACING_SERVICE_INSTANCE_ID",
-        "envoy-ratelimit-7d4b9c6f5-x2x9k",
-    ),
+    ("TRACING_SERVICE_INSTANCE_ID", "envoy-ratelimit-7d4b9c6f5-x2x9k"),
     ("TRACING_SAMPLING_RATE", "1.0"),
-    (
-        "OTEL_EXPORTER_OTLP_ENDPOINT",
-        "http://otel-collector.monitoring.svc.cluster.local:4318",
-    ),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel-collector.monitoring.svc.cluster.local:4318"),
 ];
 const NAMES: [(&str, &str); 4] = [
     ("envoy-gateway", "127.0.0.1"),
     ("redis.redis.svc.cluster.local", "127.0.0.1"),
-    (
-        "envoy-ratelimit.envoy-gateway-system.svc.cluster.local",
-        "127.0.0.1",
-    ),
+    ("envoy-ratelimit.envoy-gateway-system.svc.cluster.local", "127.0.0.1"),
     ("otel-collector.monitoring.svc.cluster.local", "127.0.0.1"),
 ];
 
@@ -85,26 +76,16 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
         // a limit that refused.
         for remaining in [2, 1, 0] {
             let passed = env.get("/cidr");
-            assert_eq!(
-                (passed.status, passed.number("x-ratelimit-remaining")),
-                (200, remaining)
-            );
+            assert_eq!((passed.status, passed.number("x-ratelimit-remaining")), (200, remaining));
         }
         let refused = env.get("/cidr");
-        assert_eq!(
-            (refused.status, refused.header("x-envoy-ratelimited")),
-            (429, None)
-        );
+        assert_eq!((refused.status, refused.header("x-envoy-ratelimited")), (429, None));
         assert_eq!(refused.header("x-ratelimit-limit"), Some("3, 3;w=31536000"));
         for (path, statuses, why) in [
             ("/elsewhere", [200, 200, 429], "all but 192.0.2.0/24"),
             ("/shadow", [200; 3], "one a year, in shadow mode"),
             ("/cost", [200, 200, 429], "twelve a year, at five each"),
-            (
-                "/own",
-                [200, 200, 429],
-                "the client's own limit stands for the rule's hundred",
-            ),
+            ("/own", [200, 200, 429], "the client's own limit stands for the rule's hundred"),
         ] {
             assert_eq!(env.statuses(path, 3), statuses, "{path}: {why}");
         }
@@ -153,10 +134,7 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
         let limit = format!(
             "default/eg/http.{route}_{route}.masked_remote_address_0.0.0.0/0: unit=YEAR requests_per_unit=3, shadow_mode: false"
         );
-        assert!(
-            limits.lines().any(|line| line.starts_with(&limit)),
-            "{limits}"
-        );
+        assert!(limits.lines().any(|line| line.starts_with(&limit)), "{limits}");
         assert!(
             limits
                 .lines()
@@ -176,10 +154,7 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
 #[test]
 fn traces_for_a_collector_that_is_not_there_and_the_mapping_of_metrics_change_nothing_else() {
     machine::on_its_own(&NAMES, |machine| {
-        let mapping = [(
-            "conf.yaml",
-            include_str!("../../../suite/metrics/envoy_gateway.yaml"),
-        )];
+        let mapping = [("conf.yaml", include_str!("../../../suite/metrics/envoy_gateway.yaml"))];
         let mut env = Env::start(machine, &[&ENVIRONMENT[..], &TRACING].concat(), &mapping);
         env.serve(&rules());
         assert_eq!(env.statuses("/elsewhere", 3), [200, 200, 429]);
@@ -187,9 +162,7 @@ fn traces_for_a_collector_that_is_not_there_and_the_mapping_of_metrics_change_no
         env.ends_in_order();
         let complaints = env.pod.complaints();
         assert!(
-            complaints
-                .iter()
-                .all(|line| line.contains("trace export failed")),
+            complaints.iter().all(|line| line.contains("trace export failed")),
             "of nothing but the collector: {complaints:#?}"
         );
         assert!(!complaints.is_empty(), "and of that one");
@@ -203,10 +176,7 @@ fn the_sample_overlay_chooses_the_algorithm_of_generated_rules() {
         let overlay = Volume::new(
             machine,
             "overlay",
-            &[(
-                "overlay.yaml",
-                &sample.below("name: tollgate-overlay", "overlay.yaml: |"),
-            )],
+            &[("overlay.yaml", &sample.below("name: tollgate-overlay", "overlay.yaml: |"))],
         );
         let more = sample.environment("container:");
         let environment: Vec<_> = ENVIRONMENT
@@ -218,20 +188,12 @@ fn the_sample_overlay_chooses_the_algorithm_of_generated_rules() {
                 .below("container:", "volumeMounts:")
                 .contains("mountPath: /etc/tollgate/overlay\n")
         );
-        let env = Env::start_with(
-            machine,
-            &environment,
-            &[],
-            &[("/etc/tollgate/overlay", &overlay)],
-        );
+        let env =
+            Env::start_with(machine, &environment, &[], &[("/etc/tollgate/overlay", &overlay)]);
         env.serve(&rules());
         // The policy allows two a year. The overlay makes that a token bucket for twenty at once.
         assert_eq!(env.statuses("/elsewhere", 10), [200; 10]);
-        assert_eq!(
-            env.pod.complaints(),
-            [""; 0],
-            "the sample needs no other setting"
-        );
+        assert_eq!(env.pod.complaints(), [""; 0], "the sample needs no other setting");
     });
 }
 
@@ -272,9 +234,7 @@ impl Env {
             ];
             authority.sign(
                 name,
-                &domains
-                    .map(|domain| format!("DNS:{name}{domain}"))
-                    .join(","),
+                &domains.map(|domain| format!("DNS:{name}{domain}")).join(","),
                 KeyForm::Pkcs1,
             )
         });
@@ -282,9 +242,7 @@ impl Env {
 
         let control_plane = ControlPlane::start_with_tls_at(at(Self::CONTROL_PLANE), &gateway);
         // Limits of a year on a Redis without AOF are a warning.
-        let redis = RedisProcess::builder()
-            .with_arguments(&["--appendonly", "yes"])
-            .start_at(6379);
+        let redis = RedisProcess::builder().with_arguments(&["--appendonly", "yes"]).start_at(6379);
         // That ConfigMap is optional: where there is none, an empty directory is mounted.
         let [certs, mapping] = [
             secret(machine, "rate-limit-certs", &service),
@@ -293,11 +251,7 @@ impl Env {
         let mut pod = Pod::start(
             machine,
             environment,
-            &[
-                &[("/certs", &certs), ("/etc/statsd-exporter", &mapping)],
-                mounts,
-            ]
-            .concat(),
+            &[&[("/certs", &certs), ("/etc/statsd-exporter", &mapping)], mounts].concat(),
         );
         pod.wait_until_started();
 
@@ -321,9 +275,7 @@ impl Env {
     /// Gives out rules, and waits until they are taken.
     fn serve(&self, rules: &Value) {
         self.control_plane.serve("1", rules);
-        look_until("the rules are taken", || {
-            self.control_plane.newest()["version"] == "1"
-        });
+        look_until("the rules are taken", || self.control_plane.newest()["version"] == "1");
         assert_eq!(self.control_plane.newest()["error"], "");
     }
 
@@ -351,11 +303,7 @@ impl Env {
         look_until("the probes say so", || self.pod.health() == Some(500));
         assert_eq!(self.get("/elsewhere").status, 429, "Envoys still ask");
         assert!(self.pod.wait_until_ended().success());
-        let errors = self
-            .envoy
-            .stats()
-            .get("cluster.backend.ratelimit.error")
-            .copied();
+        let errors = self.envoy.stats().get("cluster.backend.ratelimit.error").copied();
         assert_eq!(errors.unwrap_or(0), 0, "requests without a verdict");
     }
 }
@@ -364,18 +312,12 @@ impl Env {
 /// Prometheus for it.
 fn refusals_of(key2: &str) -> u64 {
     let page = get(19_001, "/metrics").body;
-    assert!(
-        page.contains("# TYPE ratelimit_service_rate_limit_over_limit counter"),
-        "{page}"
-    );
+    assert!(page.contains("# TYPE ratelimit_service_rate_limit_over_limit counter"), "{page}");
     let label = format!(r#"key2="{key2}""#);
     let is_it = |line: &&str| {
         line.starts_with("ratelimit_service_rate_limit_over_limit{") && line.contains(&label)
     };
-    let counted = page
-        .lines()
-        .find(is_it)
-        .and_then(|line| line.rsplit_once(' ')?.1.parse().ok());
+    let counted = page.lines().find(is_it).and_then(|line| line.rsplit_once(' ')?.1.parse().ok());
     counted.unwrap_or_else(|| panic!("no over_limit of {key2}: {page}"))
 }
 
@@ -387,11 +329,7 @@ fn secret(machine: &Machine, name: &str, identity: &Identity) -> Volume {
     Volume::new(
         machine,
         name,
-        &[
-            ("tls.crt", &read(&identity.cert)),
-            ("tls.key", &key),
-            ("ca.crt", &read(&identity.ca)),
-        ],
+        &[("tls.crt", &read(&identity.cert)), ("tls.key", &key), ("ca.crt", &read(&identity.ca))],
     )
 }
 

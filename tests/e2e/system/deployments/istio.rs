@@ -32,11 +32,8 @@ const RULES_FILE: &str = "config.yaml";
 const SERVICE: &str = "ratelimit.default.svc.cluster.local";
 /// The same, where its cluster has IPv6 alone.
 const SERVICE_BY_IPV6: &str = "ratelimit.default.svc.ipv6.local";
-const NAMES: [(&str, &str); 3] = [
-    ("redis", "127.0.0.1"),
-    (SERVICE, "127.0.0.1"),
-    (SERVICE_BY_IPV6, "::1"),
-];
+const NAMES: [(&str, &str); 3] =
+    [("redis", "127.0.0.1"), (SERVICE, "127.0.0.1"), (SERVICE_BY_IPV6, "::1")];
 
 /// What the test says is Istio's is what users are told to apply.
 #[test]
@@ -70,11 +67,7 @@ fn a_gateway_is_limited_by_the_sample_with_another_image() {
             statuses[0] == 200 && statuses.contains(&429),
             "once a minute is answered with {statuses:?}"
         );
-        assert_eq!(
-            gateway.get("/productpage").status,
-            200,
-            "any other path has a hundred"
-        );
+        assert_eq!(gateway.get("/productpage").status, 200, "any other path has a hundred");
         drop(gateway);
         let gateway = Gateway::start(machine, SERVICE_BY_IPV6);
         let statuses: Vec<u16> = (0..3).map(|_| gateway.get("/").status).collect();
@@ -92,20 +85,12 @@ fn a_gateway_is_limited_by_the_sample_with_another_image() {
             RULES_FILE,
             &rules.replace("requests_per_unit: 1\n", "requests_per_unit: 1000\n"),
         )]);
-        look_until("the new ConfigMap is in force", || {
-            limits()[1].ends_with("=1000")
-        });
+        look_until("the new ConfigMap is in force", || limits()[1].ends_with("=1000"));
         assert_eq!(gateway.get("/").status, 200, "a thousand a minute");
 
         let _ = http::post(at(8080), "/json", "no request");
-        look_until("LOG_LEVEL is debug", || {
-            pod.log().contains(" DEBUG invalid body of /json")
-        });
-        assert!(
-            !pod.log().contains("frame="),
-            "frames of the wire are not logged: {}",
-            pod.log()
-        );
+        look_until("LOG_LEVEL is debug", || pod.log().contains(" DEBUG invalid body of /json"));
+        assert!(!pod.log().contains("frame="), "frames of the wire are not logged: {}", pod.log());
         pod.terminate();
         assert!(pod.wait_until_ended().success());
         assert_eq!(
@@ -138,9 +123,7 @@ impl Gateway {
             ("# VIRTUAL_HOST", virtual_host),
         ]
         .iter()
-        .fold(config.to_owned(), |config, (mark, text)| {
-            spliced(&config, mark, text)
-        });
+        .fold(config.to_owned(), |config, (mark, text)| spliced(&config, mark, text));
         let config = envoy::patient(&envoy::replaced(&config, SERVICE, service));
         Self {
             ingress: at(Self::INGRESS),

@@ -20,14 +20,8 @@ use tempfile::TempDir;
 const HOME: &str = "TOLLGATE_TEST_MACHINE";
 /// Every Linux of these days lets root do it so. As another user it takes a user namespace, too.
 const WAYS: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
-const NAMESPACES: [&str; 6] = [
-    "--net",
-    "--mount",
-    "--pid",
-    "--fork",
-    "--kill-child",
-    "--mount-proc",
-];
+const NAMESPACES: [&str; 6] =
+    ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
 const NONE: &str = "\
 this needs a network and mounts of its own, which this kernel gives neither to you nor to a user namespace of yours: run the tests as root \
 (in a container: with CAP_SYS_ADMIN), or allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone=1, \
@@ -50,9 +44,7 @@ pub(crate) fn on_its_own<F: Fn(&Machine)>(names: &[(&str, &str)], story: F) {
     }
     let home = TempDir::new().expect("a temporary directory can be made");
     // The story is a closure of the test.
-    let (_, name) = any::type_name::<F>()
-        .split_once("::")
-        .expect("it is in a crate");
+    let (_, name) = any::type_name::<F>().split_once("::").expect("it is in a crate");
     let name = name.strip_suffix("::{{closure}}").expect("it is a closure");
     // If this test is killed, so is that.
     let mut again = Command::new("setpriv");
@@ -80,10 +72,7 @@ impl Machine {
         let hosts = home.join("hosts");
         fs::write(
             &hosts,
-            format!(
-                "127.0.0.1 localhost\n::1 localhost\n{}",
-                lines.collect::<String>()
-            ),
+            format!("127.0.0.1 localhost\n::1 localhost\n{}", lines.collect::<String>()),
         )
         .expect("it is the test's own");
         // Others than who made it look names up.
@@ -93,17 +82,11 @@ impl Machine {
             "it comes with iproute2 (Debian: apt-get install iproute2)",
         );
         run(
-            Command::new("mount")
-                .arg("--bind")
-                .arg(&hosts)
-                .arg("/etc/hosts"),
+            Command::new("mount").arg("--bind").arg(&hosts).arg("/etc/hosts"),
             "it comes with util-linux",
         );
         let users = fs::read_to_string("/proc/self/uid_map").expect("Linux has it");
-        Self {
-            home,
-            has_other_users: users.split_whitespace().nth(2) != Some("1"),
-        }
+        Self { home, has_other_users: users.split_whitespace().nth(2) != Some("1") }
     }
 
     /// What /etc/hosts says.
@@ -124,27 +107,16 @@ impl Machine {
 pub(crate) fn run(command: &mut Command, how_to_get_it: &str) -> String {
     let ran = command.stdin(Stdio::null()).output();
     let ran = ran.unwrap_or_else(|error| {
-        panic!(
-            "{}: {error}; {how_to_get_it}",
-            command.get_program().display()
-        )
+        panic!("{}: {error}; {how_to_get_it}", command.get_program().display())
     });
-    assert!(
-        ran.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&ran.stderr)
-    );
+    assert!(ran.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ran.stderr));
     String::from_utf8_lossy(&ran.stdout).into_owned()
 }
 
 /// `unshare` with what works here.
 fn unshare() -> Vec<&'static str> {
     let works = |way: &&&[&str]| {
-        let tried = Command::new("unshare")
-            .args(**way)
-            .args(NAMESPACES)
-            .arg("true")
-            .output();
+        let tried = Command::new("unshare").args(**way).args(NAMESPACES).arg("true").output();
         tried
             .unwrap_or_else(|error| panic!("unshare: {error}; it comes with util-linux, on Linux"))
             .status

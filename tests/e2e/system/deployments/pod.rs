@@ -17,10 +17,7 @@ const UID: &str = "65534";
 /// What distroless says and how a kubelet names a pod. Beside them there are links to the Services
 /// of the namespace, of which some look like settings.
 const OF_ANY_POD: [(&str, &str); 11] = [
-    (
-        "PATH",
-        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    ),
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"),
     ("HOSTNAME", "ratelimit-7d4b9c6f5-x2x9k"),
     ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
@@ -90,12 +87,7 @@ impl Pod {
         command.arg(root).arg("/bin/ratelimit");
         let log = machine.home.join("tollgate.log");
         let process = Process::start("tollgate", command, log.clone());
-        Self {
-            process,
-            log,
-            http: at(8080),
-            has_user_of_its_own: machine.has_other_users,
-        }
+        Self { process, log, http: at(8080), has_user_of_its_own: machine.has_other_users }
     }
 
     /// Waits until `/healthcheck` is a 200, as a startup probe does.
@@ -117,16 +109,10 @@ impl Pod {
     /// The lines of its log that are warnings or worse.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let is_one = |line: &&str| {
-            [" WARN ", " ERROR "]
-                .iter()
-                .any(|level| line.contains(level))
+            [" WARN ", " ERROR "].iter().any(|level| line.contains(level))
                 || line.contains("panicked")
         };
-        self.log()
-            .lines()
-            .filter(is_one)
-            .map(ToOwned::to_owned)
-            .collect()
+        self.log().lines().filter(is_one).map(ToOwned::to_owned).collect()
     }
 
     /// Fails if it may do or write anything that the deployment does not let it.
@@ -134,9 +120,7 @@ impl Pod {
         let proc = PathBuf::from(format!("/proc/{}", self.process.pid()));
         let status = fs::read_to_string(proc.join("status")).expect("it runs");
         let fields = |name: &str| -> Vec<String> {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.unwrap_or_else(|| panic!("{name}: {status}"))
                 .split_whitespace()
                 .map(ToOwned::to_owned)
@@ -156,22 +140,13 @@ impl Pod {
         assert_eq!(fields("NoNewPrivs"), ["1"]);
         let mounts = fs::read_to_string(proc.join("mountinfo")).expect("it runs");
         // Below /dev and /proc are the kernel's own.
-        let own = mounts
-            .lines()
-            .map(|line| line.split(' ').collect::<Vec<_>>());
+        let own = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         let own: Vec<_> = own
-            .filter(|mount| {
-                !["/dev", "/proc"]
-                    .iter()
-                    .any(|kernel| mount[4].starts_with(kernel))
-            })
+            .filter(|mount| !["/dev", "/proc"].iter().any(|kernel| mount[4].starts_with(kernel)))
             .collect();
         assert!(own.iter().any(|mount| mount[4] == "/"), "{mounts}");
         for mount in own {
-            assert!(
-                mount[5].split(',').any(|option| option == "ro"),
-                "{mount:?}"
-            );
+            assert!(mount[5].split(',').any(|option| option == "ro"), "{mount:?}");
         }
     }
 
@@ -211,19 +186,11 @@ fn lay_out(machine: &Machine, mounts: &[(&str, &Volume)]) -> PathBuf {
     let root = machine.directory("image");
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut assemble = Command::new("deploy/image/assemble.sh");
-    run(
-        assemble.arg(built).arg(&root).current_dir(repository),
-        "it is a shell script",
-    );
+    run(assemble.arg(built).arg(&root).current_dir(repository), "it is a shell script");
 
-    let needed = run(
-        Command::new("ldd").arg(env!("CARGO_BIN_EXE_tollgate")),
-        "it comes with the C library",
-    );
-    for library in needed
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'))
-    {
+    let needed =
+        run(Command::new("ldd").arg(env!("CARGO_BIN_EXE_tollgate")), "it comes with the C library");
+    for library in needed.split_whitespace().filter(|word| word.starts_with('/')) {
         let there = inside(&root, library);
         fs::create_dir_all(there.parent().expect("it is a file")).expect("it is the test's own");
         fs::copy(library, there).expect("a library can be read");
@@ -257,10 +224,7 @@ fn open_to_everybody(directory: &Path) {
         if path.is_symlink() {
             continue;
         }
-        let mode = fs::metadata(&path)
-            .expect("it is there")
-            .permissions()
-            .mode();
+        let mode = fs::metadata(&path).expect("it is there").permissions().mode();
         fs::set_permissions(
             &path,
             fs::Permissions::from_mode(mode | if path.is_dir() { 0o755 } else { 0o444 }),

@@ -10,9 +10,7 @@ pub(crate) struct Sample(String);
 impl Sample {
     /// Reads it.
     pub(crate) fn read(file: &str) -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("deploy")
-            .join(file);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(file);
         Self(
             fs::read_to_string(&path)
                 .unwrap_or_else(|error| panic!("read {}: {error}", path.display())),
@@ -26,9 +24,7 @@ impl Sample {
             .lines()
             .skip_while(|line| plain(line) != mark)
             .skip_while(|line| plain(line) != key);
-        let head = lines
-            .next()
-            .unwrap_or_else(|| panic!("there is no `{key}` behind `{mark}`"));
+        let head = lines.next().unwrap_or_else(|| panic!("there is no `{key}` behind `{mark}`"));
         let depth = indent(head);
         // The items of a list may stand as deep as what they belong to.
         let belongs = |line: &&str| {
@@ -36,10 +32,7 @@ impl Sample {
         };
         let block: Vec<&str> = lines.take_while(belongs).collect();
         let depth = block.first().map_or(0, |line| indent(line));
-        block
-            .iter()
-            .flat_map(|line| [&line[depth..], "\n"])
-            .collect()
+        block.iter().flat_map(|line| [&line[depth..], "\n"]).collect()
     }
 
     /// The environment of the container whose command is this.
@@ -47,12 +40,9 @@ impl Sample {
         let text = self.below(command, "env:");
         let lines: Vec<&str> = text.lines().map(plain).collect();
         let pairs = lines.chunks_exact(2).map(|pair| {
-            let name = pair[0]
-                .strip_prefix("name: ")
-                .unwrap_or_else(|| panic!("a name: {pair:?}"));
-            let value = pair[1]
-                .strip_prefix("value: ")
-                .unwrap_or_else(|| panic!("a value: {pair:?}"));
+            let name = pair[0].strip_prefix("name: ").unwrap_or_else(|| panic!("a name: {pair:?}"));
+            let value =
+                pair[1].strip_prefix("value: ").unwrap_or_else(|| panic!("a value: {pair:?}"));
             (name.to_owned(), value.trim_matches('"').to_owned())
         });
         pairs.collect()
@@ -62,9 +52,7 @@ impl Sample {
 /// A text with `depth` spaces before each line.
 pub(crate) fn indented(text: &str, depth: usize) -> String {
     let spaces = " ".repeat(depth);
-    text.lines()
-        .flat_map(|line| [&*spaces, line, "\n"])
-        .collect()
+    text.lines().flat_map(|line| [&*spaces, line, "\n"]).collect()
 }
 
 /// A line without what says where it belongs.

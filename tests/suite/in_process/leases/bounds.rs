@@ -60,11 +60,9 @@ async fn counters_beyond_leases_max_are_exact() {
 async fn counters_with_longer_keys_are_exact() {
     let service = service("unit: hour, requests_per_unit: 100000", "").await;
     let value = |key_bytes: usize| "x".repeat(key_bytes - "d_key__".len());
-    for (key_bytes, is_leased) in [
-        (KEY_BYTES_MAX, true),
-        (KEY_BYTES_MAX + 1, false),
-        (60_000, false),
-    ] {
+    for (key_bytes, is_leased) in
+        [(KEY_BYTES_MAX, true), (KEY_BYTES_MAX + 1, false), (60_000, false)]
+    {
         let value = value(key_bytes);
         for _ in 0..=CALLS {
             admits(&service, &[&value]).await;
@@ -86,10 +84,7 @@ async fn admits(service: &Service, values: &[impl ToString]) {
         call.hits_addend = Some(HITS.into());
         call
     });
-    let request = RateLimitRequest {
-        domain: "d".into(),
-        descriptors: calls.collect(),
-        hits_addend: 0,
-    };
+    let request =
+        RateLimitRequest { domain: "d".into(), descriptors: calls.collect(), hits_addend: 0 };
     assert_eq!(decide(&service.limiter, &request, None).await, Called::OK);
 }

@@ -12,46 +12,19 @@ use crate::support::in_process::{Service, Verdict, ask};
 const COMMANDS: [&str; 3] = ["INCR", "INCRBY", "EVALSHA"];
 
 fn commands(service: &Service) -> usize {
-    COMMANDS
-        .map(|name| service.server.received(name))
-        .into_iter()
-        .sum()
+    COMMANDS.map(|name| service.server.received(name)).into_iter().sum()
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_need_few_commands() {
     // Limit, calls, calls per second, how many are admitted, and commands for 1,000 calls.
     for (limit, calls, rate, admitted, per_thousand_max) in [
-        (
-            "unit: year, requests_per_unit: 1000000",
-            10_000,
-            1_000,
-            10_000,
-            30,
-        ),
+        ("unit: year, requests_per_unit: 1000000", 10_000, 1_000, 10_000, 30),
         // A take covers 50 ms.
-        (
-            "unit: second, requests_per_unit: 1000",
-            2_500,
-            500,
-            2_500,
-            100,
-        ),
-        (
-            "unit: second, requests_per_unit: 1000",
-            5_000,
-            3_000,
-            2_000,
-            100,
-        ),
+        ("unit: second, requests_per_unit: 1000", 2_500, 500, 2_500, 100),
+        ("unit: second, requests_per_unit: 1000", 5_000, 3_000, 2_000, 100),
         // A flood of a limit that is used up.
-        (
-            "unit: year, requests_per_unit: 1000",
-            20_000,
-            20_000,
-            1_000,
-            50,
-        ),
+        ("unit: year, requests_per_unit: 1000", 20_000, 20_000, 1_000, 50),
     ] {
         let service = service(limit, "").await;
         // A second begins.

@@ -49,9 +49,7 @@ enum Mistake {
 fn laws_hold_in_random_histories() {
     let seed = number("SEED").or_else(|| number("PROPTEST_RNG_SEED"));
     let first_seed = seed.unwrap_or(1);
-    let failed = first_failure(first_seed, histories(), |seed| {
-        play(&History::random(seed), None)
-    });
+    let failed = first_failure(first_seed, histories(), |seed| play(&History::random(seed), None));
     if let Some((seed, broken)) = failed {
         panic!("{}", story(seed, &broken));
     }
@@ -60,10 +58,8 @@ fn laws_hold_in_random_histories() {
 #[test]
 fn leases_admit_what_exact_admits() {
     let figures = Mutex::new(Vec::new());
-    let (first_seed, count) = (
-        number("SEED").unwrap_or(1),
-        histories().div_ceil(CALM_PART).max(CALM_MIN),
-    );
+    let (first_seed, count) =
+        (number("SEED").unwrap_or(1), histories().div_ceil(CALM_PART).max(CALM_MIN));
     let failed = first_failure(first_seed, count, |seed| {
         let compared = Calm::random(seed).compare()?;
         figures.lock().expect("no panic").extend(compared);

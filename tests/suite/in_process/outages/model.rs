@@ -111,10 +111,7 @@ impl Model {
         {
             if self.kind() == Kind::SlidingWindow {
                 self.beyond += self.pending;
-                self.excess = (
-                    self.excess_at(now) + self.refunds,
-                    now.plus(self.two_periods()),
-                );
+                self.excess = (self.excess_at(now) + self.refunds, now.plus(self.two_periods()));
             }
             self.least = self.least_without_pending.clone();
             (self.pending, self.refunds, self.unsure) = (0, 0, 0);
@@ -153,11 +150,7 @@ impl Model {
 
     /// A check was answered.
     pub(super) fn answered(&mut self, checked: Checked<'_>, outcome: Outcome, now: Time) {
-        let Checked {
-            call,
-            over,
-            blocked,
-        } = checked;
+        let Checked { call, over, blocked } = checked;
         let charge = Counter::charge(&self.limit, call);
         let is_dropped = if over { charge.drops } else { blocked };
         if outcome != Outcome::Served {
@@ -193,11 +186,7 @@ impl Model {
                     }
                 }
                 if !over && !blocked {
-                    self.beyond += if self.pending > 0 {
-                        self.units(hits)
-                    } else {
-                        0
-                    };
+                    self.beyond += if self.pending > 0 { self.units(hits) } else { 0 };
                     self.admit(call, charge.cost, now);
                 }
             }
@@ -325,11 +314,7 @@ impl Model {
     fn renew_holders(&mut self, now: Time) {
         for holder in std::mem::take(&mut self.holders) {
             if self.kind() == Kind::Concurrency {
-                let call = Call {
-                    hits: Hits::Add(1),
-                    holder: &holder,
-                    book_ahead: Span::ZERO,
-                };
+                let call = Call { hits: Hits::Add(1), holder: &holder, book_ahead: Span::ZERO };
                 self.most = charged(&self.most, &self.limit, call, 1, now);
             }
         }
@@ -357,16 +342,9 @@ impl Model {
     /// It holds more or less than it may.
     pub(super) fn holds_all(&mut self, held: u64, now: Time) -> Result<(), String> {
         self.renew_holders(now);
-        let refunds = if self.refunds_in_doubt {
-            self.refunds
-        } else {
-            0
-        };
+        let refunds = if self.refunds_in_doubt { self.refunds } else { 0 };
         let most = self.most.spent_at(&self.limit, now) + refunds + self.excess_at(now);
-        let least = self
-            .least
-            .spent_at(&self.limit, now)
-            .saturating_sub(self.leaked(now));
+        let least = self.least.spent_at(&self.limit, now).saturating_sub(self.leaked(now));
         if held <= most && (least <= held || self.least_in_doubt) {
             return Ok(());
         }
@@ -420,11 +398,7 @@ impl Model {
     }
 
     fn excess_at(&self, now: Time) -> u64 {
-        let excess = if now < self.excess.1 {
-            self.excess.0
-        } else {
-            0
-        };
+        let excess = if now < self.excess.1 { self.excess.0 } else { 0 };
         excess + self.leaked(now)
     }
 
@@ -450,12 +424,8 @@ pub(super) fn charged(
     cost: i64,
     now: Time,
 ) -> Counter {
-    let charge = Charge {
-        cost,
-        drops: false,
-        full: u64::MAX,
-        ..Counter::charge(limit, Hits::Add(1))
-    };
+    let charge =
+        Charge { cost, drops: false, full: u64::MAX, ..Counter::charge(limit, Hits::Add(1)) };
     let mut counter = counter.clone();
     counter.apply(limit, now, call, charge);
     counter

@@ -128,16 +128,10 @@ thread_local! {
 pub(super) async fn play(history: &History) -> Result<(), String> {
     let mut world = World::start(history).await;
     for (index, step) in history.steps.iter().enumerate() {
-        world
-            .step(step)
-            .await
-            .map_err(|error| format!("step {index}, {step:?}: {error}"))?;
+        world.step(step).await.map_err(|error| format!("step {index}, {step:?}: {error}"))?;
     }
     world.end_outage().await;
-    world
-        .settle()
-        .await
-        .map_err(|error| format!("at the end: {error}"))?;
+    world.settle().await.map_err(|error| format!("at the end: {error}"))?;
     let immortal = world.replica.server.immortal_keys();
     // A server that takes over may have a key from before its expiry was set.
     let is_older = |step: &Step| matches!(step, Step::FailOver(Data::Older));
@@ -179,11 +173,7 @@ impl Replica {
         let mut service =
             Service::with_loaded(&network, single(), clock.clone(), &rules(), metrics);
         service.start().await;
-        Self {
-            server,
-            service,
-            clock,
-        }
+        Self { server, service, clock }
     }
 
     /// Ends all that the last history left behind.
@@ -204,36 +194,19 @@ impl World {
         };
         let now = replica.clock.now();
         let rules = rules();
-        let domain = if history.all_or_nothing {
-            TOGETHER
-        } else {
-            APART
-        };
+        let domain = if history.all_or_nothing { TOGETHER } else { APART };
         let loaded = rules.live.load();
         let counters = history.counters.iter().map(|&counter| {
-            let hit = Hit {
-                counter,
-                hits: Hits::Peek,
-                holder: 0,
-            };
+            let hit = Hit { counter, hits: Hits::Peek, holder: 0 };
             let query = Query {
                 domain: domain.as_bytes(),
                 descriptors: SmallVec::from_iter([descriptor(counter, &hit)]),
                 ..Query::default()
             };
-            let plan = plan(
-                loaded.as_ref().expect("rules"),
-                &query,
-                Modes::default(),
-                now,
-            )
-            .expect("a request");
+            let plan = plan(loaded.as_ref().expect("rules"), &query, Modes::default(), now)
+                .expect("a request");
             let check = plan.request.checks[0].clone();
-            Counting {
-                rule: counter,
-                model: Model::new(check.limit, now),
-                check,
-            }
+            Counting { rule: counter, model: Model::new(check.limit, now), check }
         });
         let counters = counters.collect();
         Self {
@@ -278,10 +251,7 @@ impl World {
     async fn call(&mut self, hits: &[Hit], loss: Loss) -> Result<(), String> {
         let hits: Vec<Hit> = hits
             .iter()
-            .map(|hit| Hit {
-                counter: hit.counter % self.counters.len(),
-                ..*hit
-            })
+            .map(|hit| Hit { counter: hit.counter % self.counters.len(), ..*hit })
             .collect();
         let now = self.replica.clock.now();
         let expected = self.expected(&hits, now);
@@ -299,10 +269,8 @@ impl World {
         }
         let (decided, began) = (self.replica.server.decided(), Instant::now());
         let answer = self.ask(&hits, deadline).await;
-        let (is_instant, has_decided) = (
-            began.elapsed().is_zero(),
-            self.replica.server.decided() > decided,
-        );
+        let (is_instant, has_decided) =
+            (began.elapsed().is_zero(), self.replica.server.decided() > decided);
         if fault.is_some() {
             self.replica.server.recover();
             if self.is_silent {
@@ -364,16 +332,12 @@ impl World {
         if !hits.iter().all(is_exact) {
             return None;
         }
-        let checks: Vec<Check> = hits
-            .iter()
-            .map(|hit| self.counters[hit.counter].asked(hit))
-            .collect();
+        let checks: Vec<Check> =
+            hits.iter().map(|hit| self.counters[hit.counter].asked(hit)).collect();
         let (mut counters, mut slots, mut firsts) = (Vec::new(), Vec::new(), Vec::new());
         for hit in hits {
-            let slot = firsts
-                .iter()
-                .position(|&first| first == hit.counter)
-                .unwrap_or(firsts.len());
+            let slot =
+                firsts.iter().position(|&first| first == hit.counter).unwrap_or(firsts.len());
             if slot == firsts.len() {
                 firsts.push(hit.counter);
                 counters.push(self.counters[hit.counter].model.counter().clone());
@@ -383,10 +347,7 @@ impl World {
         if self.domain == TOGETHER && hits.len() > 1 {
             let verdicts = decide_all_or_nothing(&checks, &slots, &mut counters, now);
             return Some(
-                verdicts
-                    .iter()
-                    .map(|verdict| (verdict.over, verdict.remaining))
-                    .collect(),
+                verdicts.iter().map(|verdict| (verdict.over, verdict.remaining)).collect(),
             );
         }
         let verdicts = checks.iter().zip(slots).map(|(check, slot)| {
@@ -401,18 +362,8 @@ impl World {
     async fn ask(&self, hits: &[Hit], deadline: Option<Time>) -> Response {
         let rule = |hit: &Hit| self.counters[hit.counter].rule;
         let descriptors = hits.iter().map(|hit| descriptor(rule(hit), hit)).collect();
-        let query = Query {
-            domain: self.domain.as_bytes(),
-            descriptors,
-            hits_addend: 0,
-            deadline,
-        };
-        self.replica
-            .service
-            .limiter
-            .decide(&query, None)
-            .await
-            .expect("an answer")
+        let query = Query { domain: self.domain.as_bytes(), descriptors, hits_addend: 0, deadline };
+        self.replica.service.limiter.decide(&query, None).await.expect("an answer")
     }
 
     fn learn(&mut self, hits: &[Hit], answer: &Response, outcome: Outcome) {
@@ -421,11 +372,7 @@ impl World {
         for (hit, status) in hits.iter().zip(&answer.statuses) {
             let counting = &mut self.counters[hit.counter];
             let check = counting.asked(hit);
-            let checked = Checked {
-                call: check.call(),
-                over: status.over_limit,
-                blocked,
-            };
+            let checked = Checked { call: check.call(), over: status.over_limit, blocked };
             counting.model.answered(checked, outcome, now);
         }
     }
@@ -482,15 +429,9 @@ impl World {
         };
         self.arrive();
         self.replica.server.fail_over(snapshot);
-        let losing = self
-            .counters
-            .iter_mut()
-            .filter(|_| !matches!(data, Data::Same));
+        let losing = self.counters.iter_mut().filter(|_| !matches!(data, Data::Same));
         for (counting, before) in losing.zip(before) {
-            let found = self
-                .replica
-                .server
-                .counter(&counting.key(now), &counting.check.limit);
+            let found = self.replica.server.counter(&counting.key(now), &counting.check.limit);
             counting.model.fail_over(before, &found, now);
         }
         settle().await;
@@ -505,8 +446,7 @@ impl World {
         match wait {
             Wait::Millis(millis) => pass(Duration::from_millis(millis)).await,
             Wait::WindowEnd => {
-                self.jump(Duration::from_micros(60_000_000 - now % 60_000_000))
-                    .await;
+                self.jump(Duration::from_micros(60_000_000 - now % 60_000_000)).await;
             }
             Wait::Seconds(seconds) => self.jump(Duration::from_secs(seconds)).await,
             Wait::Settled if self.fault.is_none() => self.settle().await?,
@@ -527,9 +467,7 @@ impl World {
                 .model
                 .holds_all(self.replica.server.spent(&key), now)
                 .map_err(|error| format!("{name}: {error}"))?;
-            counting
-                .model
-                .settle(self.replica.server.counter(&key, &counting.check.limit));
+            counting.model.settle(self.replica.server.counter(&key, &counting.check.limit));
         }
         Ok(())
     }
@@ -575,10 +513,9 @@ impl Counting {
     fn key(&self, now: Time) -> String {
         let key = self.check.key.to_string();
         match self.model.kind() {
-            Kind::FixedWindow => format!(
-                "{key}{}",
-                self.check.limit.window(now).start.as_micros() / 1_000_000
-            ),
+            Kind::FixedWindow => {
+                format!("{key}{}", self.check.limit.window(now).start.as_micros() / 1_000_000)
+            }
             _ => key,
         }
     }
@@ -587,12 +524,7 @@ impl Counting {
         let holder = (self.model.kind() == Kind::Concurrency)
             .then(|| HOLDERS[hit.holder % HOLDERS.len()].as_bytes().into());
         let enforcing = !matches!(hit.hits, Hits::Refund(_));
-        Check {
-            hits: hit.hits,
-            holder,
-            enforcing,
-            ..self.check.clone()
-        }
+        Check { hits: hit.hits, holder, enforcing, ..self.check.clone() }
     }
 }
 
@@ -602,12 +534,7 @@ fn descriptor(rule: usize, hit: &Hit) -> Descriptor<'static> {
     if rest.is_empty() {
         entries.push(Entry::new("id", HOLDERS[hit.holder % HOLDERS.len()]));
     }
-    Descriptor {
-        entries,
-        limit: None,
-        hits: hit.hits,
-        hits_addend: None,
-    }
+    Descriptor { entries, limit: None, hits: hit.hits, hits_addend: None }
 }
 
 /// Whether Redis reads what it was sent once the fault is over.

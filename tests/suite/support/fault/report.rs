@@ -42,11 +42,7 @@ impl History {
         let is_of_these = |line: &&str| addresses.iter().any(|address| line.contains(address));
         Self {
             fallbacks: POLICIES.map(|policy| {
-                sum(
-                    metrics,
-                    "tollgate_store_fallbacks_total",
-                    &format!("policy=\"{policy}\""),
-                )
+                sum(metrics, "tollgate_store_fallbacks_total", &format!("policy=\"{policy}\""))
             }),
             outages: sum(metrics, "tollgate_store_breaker_opened_total", ""),
             log: log
@@ -97,9 +93,7 @@ impl History {
             *open.entry((fault, address)).or_default() +=
                 if fault_log::is_end(line) { -1 } else { 1 };
         }
-        open.into_iter()
-            .filter(|(_, count)| *count != 0)
-            .map(|(fault, _)| fault)
+        open.into_iter().filter(|(_, count)| *count != 0).map(|(fault, _)| fault)
     }
 }
 
@@ -114,18 +108,11 @@ impl Report {
                 tonic::Code::Cancelled => self.has_deadline,
                 _ => false,
             };
-            assert!(
-                answers.errors.iter().all(is_expected),
-                "{policy}: {:?}",
-                answers.errors
-            );
+            assert!(answers.errors.iter().all(is_expected), "{policy}: {:?}", answers.errors);
         }
         let [_, allowed, _, failed] = self.history.fallbacks;
-        let unavailable = error
-            .errors
-            .iter()
-            .filter(|status| **status == tonic::Code::Unavailable)
-            .count();
+        let unavailable =
+            error.errors.iter().filter(|status| **status == tonic::Code::Unavailable).count();
         assert!(
             unavailable as u64 <= failed,
             "{unavailable} calls failed, and {failed} verdicts were by policy error"
@@ -133,10 +120,7 @@ impl Report {
 
         for answers in [deny, error] {
             assert!(
-                answers
-                    .values
-                    .iter()
-                    .all(|value| value.ok <= self.granted_max),
+                answers.values.iter().all(|value| value.ok <= self.granted_max),
                 "over-granted: {self:#?}"
             );
         }
@@ -158,10 +142,7 @@ impl Report {
         for answers in [allow, error] {
             let is_early =
                 |value: &ValueAnswers| value.over_limit > 0 && value.ok + value.errors < LIMIT;
-            assert!(
-                !answers.values.iter().any(is_early),
-                "over limit too early: {self:#?}"
-            );
+            assert!(!answers.values.iter().any(is_early), "over limit too early: {self:#?}");
         }
     }
 
@@ -171,19 +152,14 @@ impl Report {
         assert_eq!(self.history.fallbacks, [0; 4], "{self:#?}");
         assert!(self.history.log.is_empty(), "{:?}", self.history.log);
         for answers in &self.answers {
-            assert!(
-                answers.values.iter().all(|value| value.ok == LIMIT),
-                "{self:#?}"
-            );
+            assert!(answers.values.iter().all(|value| value.ok == LIMIT), "{self:#?}");
         }
     }
 }
 
 /// The sum of the series of a metric whose labels contain this.
 fn sum(page: &str, name: &str, label: &str) -> u64 {
-    let series = page
-        .lines()
-        .filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
+    let series = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
     series
         .filter(|(labels, _)| labels.contains(label))
         .map(|(_, count)| count.parse::<u64>().expect("a counter is a number"))

@@ -39,16 +39,11 @@ impl Single {
 
     pub(crate) fn proxied(redis: RedisProcess) -> Self {
         let proxy = Proxy::before(redis.port());
-        Self {
-            redis,
-            proxy: Some(proxy),
-        }
+        Self { redis, proxy: Some(proxy) }
     }
 
     pub(crate) fn proxy(&self) -> &Proxy {
-        self.proxy
-            .as_ref()
-            .expect("this server was started with a proxy")
+        self.proxy.as_ref().expect("this server was started with a proxy")
     }
 }
 
@@ -56,9 +51,9 @@ impl Servers for Single {
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![(
             "REDIS_URL",
-            self.proxy.as_ref().map_or(self.redis.url(), |proxy| {
-                format!("redis://{}", proxy.addr())
-            }),
+            self.proxy
+                .as_ref()
+                .map_or(self.redis.url(), |proxy| format!("redis://{}", proxy.addr())),
         )]
     }
 
@@ -67,11 +62,7 @@ impl Servers for Single {
     }
 
     fn addresses(&self) -> Vec<String> {
-        vec![
-            self.proxy
-                .as_ref()
-                .map_or(self.redis.address(), |proxy| proxy.addr().to_string()),
-        ]
+        vec![self.proxy.as_ref().map_or(self.redis.address(), |proxy| proxy.addr().to_string())]
     }
 
     fn connections_max(&self) -> usize {
@@ -81,10 +72,7 @@ impl Servers for Single {
 
 impl Servers for SentinelProcess {
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("REDIS_TYPE", "sentinel".to_owned()),
-            ("REDIS_URL", self.url()),
-        ]
+        vec![("REDIS_TYPE", "sentinel".to_owned()), ("REDIS_URL", self.url())]
     }
 
     fn all(&self) -> Vec<&RedisProcess> {
@@ -98,10 +86,7 @@ impl Servers for SentinelProcess {
 
 impl Servers for ClusterProcess {
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("REDIS_TYPE", "cluster".to_owned()),
-            ("REDIS_URL", self.url()),
-        ]
+        vec![("REDIS_TYPE", "cluster".to_owned()), ("REDIS_URL", self.url())]
     }
 
     fn all(&self) -> Vec<&RedisProcess> {

@@ -72,19 +72,14 @@ pub(super) fn name(command: &[Vec<u8>]) -> String {
 
 impl Session {
     pub(super) fn new(publish: mpsc::UnboundedSender<Vec<u8>>) -> Self {
-        Self {
-            publish,
-            is_asking: false,
-            is_authenticated: false,
-        }
+        Self { publish, is_asking: false, is_authenticated: false }
     }
 }
 
 impl Database {
     /// What is spent at a key, in the units of its algorithm.
     pub(super) fn spent(&mut self, key: &str, now: Time) -> u64 {
-        self.live(key.as_bytes(), now)
-            .map_or(0, |kept| kept.state.spent_at(now))
+        self.live(key.as_bytes(), now).map_or(0, |kept| kept.state.spent_at(now))
     }
 
     /// What stands at a key, as the algorithm of this limit counts.
@@ -151,9 +146,7 @@ impl Database {
         }
         if name == "AUTH" {
             session.is_authenticated = command.last().is_some_and(|given| {
-                self.passwords
-                    .iter()
-                    .any(|password| password.as_bytes() == given)
+                self.passwords.iter().any(|password| password.as_bytes() == given)
             });
             return if session.is_authenticated {
                 Reply::Status("OK")
@@ -176,18 +169,11 @@ impl Database {
             "SELECT" | "CLIENT SETINFO" | "ASKING" => Reply::Status("OK"),
             "TIME" => {
                 let (seconds, micros) = (now.as_micros() / 1_000_000, now.as_micros() % 1_000_000);
-                Reply::List(vec![
-                    Reply::Text(seconds.to_string()),
-                    Reply::Text(micros.to_string()),
-                ])
+                Reply::List(vec![Reply::Text(seconds.to_string()), Reply::Text(micros.to_string())])
             }
             "ROLE" => Reply::role("master"),
             "INCR" | "INCRBY" => self
-                .add(
-                    &command[1],
-                    command.get(2).map_or(1, |hits| number(hits)),
-                    now,
-                )
+                .add(&command[1], command.get(2).map_or(1, |hits| number(hits)), now)
                 .map_or_else(Reply::error, Reply::Int),
             "SET" => self.set(command, now),
             "EXPIRE" => self.expire(&command[1], number(&command[2]), now),
@@ -198,13 +184,8 @@ impl Database {
                 self.run_script(&command[2..], error, now)
             }
             "SUBSCRIBE" => {
-                self.subscribers
-                    .push((command[1].clone(), session.publish.clone()));
-                Reply::List(vec![
-                    Reply::text("subscribe"),
-                    text(&command[1]),
-                    Reply::Int(1),
-                ])
+                self.subscribers.push((command[1].clone(), session.publish.clone()));
+                Reply::List(vec![Reply::text("subscribe"), text(&command[1]), Reply::Int(1)])
             }
             "PUBLISH" => self.publish(&command[1], &command[2]),
             _ => Reply::Error(format!("ERR unknown command '{name}'")),
@@ -270,8 +251,7 @@ impl Database {
 
     fn life(&mut self, key: &[u8], now: Time) -> Reply {
         let life = |kept: &mut Kept| {
-            kept.expires
-                .map_or(-1, |expires| expires.since(now).ceil_secs().cast_signed())
+            kept.expires.map_or(-1, |expires| expires.since(now).ceil_secs().cast_signed())
         };
         Reply::Int(self.live(key, now).map_or(-2, life))
     }
@@ -279,15 +259,10 @@ impl Database {
     pub(super) fn publish(&mut self, channel: &[u8], message: &[u8]) -> Reply {
         let mut bytes = Vec::new();
         Reply::List(vec![Reply::text("message"), text(channel), text(message)]).write(&mut bytes);
-        self.subscribers
-            .retain(|(_, subscriber)| !subscriber.is_closed());
-        let subscribers = self
-            .subscribers
-            .iter()
-            .filter(|(subscribed, _)| subscribed == channel);
-        let heard = subscribers
-            .filter(|(_, subscriber)| subscriber.send(bytes.clone()).is_ok())
-            .count();
+        self.subscribers.retain(|(_, subscriber)| !subscriber.is_closed());
+        let subscribers = self.subscribers.iter().filter(|(subscribed, _)| subscribed == channel);
+        let heard =
+            subscribers.filter(|(_, subscriber)| subscriber.send(bytes.clone()).is_ok()).count();
         Reply::Int(i64::try_from(heard).expect("few"))
     }
 
@@ -338,16 +313,11 @@ impl Database {
 
 /// Whether an error is the reply to every command. Others are for those that write.
 fn is_for_all(error: &str) -> bool {
-    !["OOM", "READONLY", "MASTERDOWN"]
-        .iter()
-        .any(|code| error.starts_with(code))
+    !["OOM", "READONLY", "MASTERDOWN"].iter().any(|code| error.starts_with(code))
 }
 
 fn number(word: &[u8]) -> i64 {
-    str::from_utf8(word)
-        .ok()
-        .and_then(|word| word.parse().ok())
-        .expect("a number")
+    str::from_utf8(word).ok().and_then(|word| word.parse().ok()).expect("a number")
 }
 
 fn text(word: &[u8]) -> Reply {

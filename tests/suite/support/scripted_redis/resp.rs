@@ -20,16 +20,8 @@ impl Reply {
     pub(crate) fn cluster_slots(ranges: &[(u16, u16, &str)]) -> Self {
         let node = |address: &str| {
             let (host, port) = address.rsplit_once(':').expect("host:port");
-            let host = if host.is_empty() {
-                Self::Nil
-            } else {
-                Self::text(host)
-            };
-            Self::List(vec![
-                host,
-                Self::Int(port.parse().expect("a port")),
-                Self::text("id"),
-            ])
+            let host = if host.is_empty() { Self::Nil } else { Self::text(host) };
+            Self::List(vec![host, Self::Int(port.parse().expect("a port")), Self::text("id")])
         };
         let range = |(first, last, master): &(u16, u16, &str)| {
             Self::List(vec![Self::from(*first), Self::from(*last), node(master)])

@@ -31,12 +31,7 @@ pub(super) enum State {
     /// A fixed window.
     Number(i64),
     /// What is spent, in credits, as of a tick, of which each gives `rate` back.
-    Bucket {
-        spent: u64,
-        at: u64,
-        tick: u64,
-        rate: u64,
-    },
+    Bucket { spent: u64, at: u64, tick: u64, rate: u64 },
     /// Any other.
     Counter(Limit, Counter),
 }
@@ -86,12 +81,7 @@ impl<'a> Wanted<'a> {
     fn read(argument: &'a [u8]) -> Self {
         let [cost, full, deepest, life, rate] = whole_numbers(&argument[3..HOLDER_FROM]);
         let [full, deepest, life, rate] = [full, deepest, life, rate].map(i64::cast_unsigned);
-        let charge = Charge {
-            cost,
-            drops: argument[1] == 1,
-            full,
-            deepest,
-        };
+        let charge = Charge { cost, drops: argument[1] == 1, full, deepest };
         Self {
             code: argument[0],
             enforcing: argument[2] == 1,
@@ -107,19 +97,13 @@ impl<'a> Wanted<'a> {
         let terms = |algorithm, micros: u64| {
             let requests = u32::try_from(self.charge.full).expect("a number of requests");
             let unit_multiplier = u32::try_from(micros / MICROS_PER_SECOND).expect("a period");
-            Terms {
-                unit_multiplier,
-                ..Terms::new(requests.into(), Unit::Second, algorithm)
-            }
+            Terms { unit_multiplier, ..Terms::new(requests.into(), Unit::Second, algorithm) }
         };
         let terms = match self.code {
             SLIDING_WINDOW => terms(Algorithm::SlidingWindow, self.life * self.rate),
             SUB_WINDOWS => {
                 let buckets = Some(u32::try_from(self.rate).expect("a number of sub-windows"));
-                Terms {
-                    buckets,
-                    ..terms(Algorithm::SlidingWindow, self.life * self.rate)
-                }
+                Terms { buckets, ..terms(Algorithm::SlidingWindow, self.life * self.rate) }
             }
             SLIDING_LOG => terms(Algorithm::SlidingLog, self.life),
             CONCURRENCY => Terms {
@@ -137,11 +121,7 @@ impl<'a> Wanted<'a> {
             1.. => Hits::Add(self.charge.cost.unsigned_abs()),
             _ => Hits::Refund(self.charge.cost.unsigned_abs()),
         };
-        Call {
-            hits,
-            holder: self.holder,
-            book_ahead: Span::ZERO,
-        }
+        Call { hits, holder: self.holder, book_ahead: Span::ZERO }
     }
 
     /// A state as of now.
@@ -160,12 +140,7 @@ impl<'a> Wanted<'a> {
                 let spent = spent
                     .min(self.charge.deepest)
                     .saturating_sub(tick.saturating_sub(at) * self.rate);
-                Ok(State::Bucket {
-                    spent,
-                    at: tick,
-                    tick: self.life,
-                    rate: self.rate,
-                })
+                Ok(State::Bucket { spent, at: tick, tick: self.life, rate: self.rate })
             }
             (SLIDING_WINDOW.., found) => {
                 let limit = self.limit();
@@ -174,10 +149,7 @@ impl<'a> Wanted<'a> {
                     Some(State::Counter(_, counter)) => counter,
                     Some(_) => return Err(WRONG_TYPE.to_owned()),
                 };
-                Ok(State::Counter(
-                    limit,
-                    counter.decide(&limit, now, Hits::Peek).0,
-                ))
+                Ok(State::Counter(limit, counter.decide(&limit, now, Hits::Peek).0))
             }
             _ => Err(WRONG_TYPE.to_owned()),
         }
@@ -190,21 +162,15 @@ impl<'a> Wanted<'a> {
         match state {
             State::Number(_) | State::Bucket { .. } => {
                 let over = self.charge.is_over(spent);
-                let after = if over && self.charge.drops {
-                    spent
-                } else {
-                    self.charge.charged(spent)
-                };
+                let after =
+                    if over && self.charge.drops { spent } else { self.charge.charged(spent) };
                 (state.with_spent(after), over, after != spent)
             }
             State::Counter(limit, counter) => {
                 let (call, mut charge) = (self.call(), self.charge);
                 if let Counter::Concurrency(state) = &counter {
-                    Charge {
-                        cost: charge.cost,
-                        full: charge.full,
-                        ..
-                    } = state.charge_here(&limit, call);
+                    Charge { cost: charge.cost, full: charge.full, .. } =
+                        state.charge_here(&limit, call);
                 }
                 let over = charge.is_over(spent);
                 let mut after = counter.clone();
@@ -223,11 +189,7 @@ impl<'a> Wanted<'a> {
         let left = self.charge.full.saturating_sub(state.spent_at(now)) / ahead.price;
         let hits = ahead.hits.min(left / ahead.parts);
         let taken = Self {
-            charge: Charge {
-                cost: (hits * ahead.price).cast_signed(),
-                drops: true,
-                ..self.charge
-            },
+            charge: Charge { cost: (hits * ahead.price).cast_signed(), drops: true, ..self.charge },
             ..*self
         };
         let (state, _, changed) = taken.charge(state, now);
@@ -244,12 +206,9 @@ impl<'a> Wanted<'a> {
         let leaving = || (spent + self.charge.cost.max(0) - self.charge.full.cast_signed()).max(0);
         let besides: Vec<i64> = match counter {
             Counter::SlidingWindow(window) => vec![window.parts().2.into()],
-            Counter::SubWindows(windows) => windows
-                .parts()
-                .1
-                .iter()
-                .map(|count| count.cast_signed())
-                .collect(),
+            Counter::SubWindows(windows) => {
+                windows.parts().1.iter().map(|count| count.cast_signed()).collect()
+            }
             Counter::SlidingLog(log) => {
                 let newest = log.entries().next_back().map_or(0, |(at, _)| micros(at));
                 let mut reached = 0;
@@ -266,16 +225,10 @@ impl<'a> Wanted<'a> {
                 let nth = usize::try_from(leaving())
                     .ok()
                     .and_then(|leaving| holders.leases().nth(leaving.checked_sub(1)?));
-                let (room, last) = (
-                    nth.unwrap_or(now),
-                    holders.leases().next_back().unwrap_or(now),
-                );
+                let (room, last) =
+                    (nth.unwrap_or(now), holders.leases().next_back().unwrap_or(now));
                 vec![
-                    if over {
-                        micros(room.min(now.plus(limit.period)))
-                    } else {
-                        micros(now)
-                    },
+                    if over { micros(room.min(now.plus(limit.period))) } else { micros(now) },
                     micros(last),
                 ]
             }
@@ -283,12 +236,7 @@ impl<'a> Wanted<'a> {
                 unreachable!("they have states of their own")
             }
         };
-        Reply::List(
-            [number]
-                .into_iter()
-                .chain(besides.into_iter().map(Reply::Int))
-                .collect(),
-        )
+        Reply::List([number].into_iter().chain(besides.into_iter().map(Reply::Int)).collect())
     }
 }
 
@@ -297,12 +245,9 @@ impl State {
     pub(super) fn spent_at(&self, now: Time) -> u64 {
         match self {
             Self::Number(used) => u64::try_from(*used).unwrap_or(0).min(EXACT_MAX - 1),
-            Self::Bucket {
-                spent,
-                at,
-                tick,
-                rate,
-            } => spent.saturating_sub((now.as_micros() / tick).saturating_sub(*at) * rate),
+            Self::Bucket { spent, at, tick, rate } => {
+                spent.saturating_sub((now.as_micros() / tick).saturating_sub(*at) * rate)
+            }
             Self::Counter(limit, counter) => counter.spent_at(limit, now),
         }
     }
@@ -310,12 +255,7 @@ impl State {
     fn with_spent(self, spent: u64) -> Self {
         match self {
             Self::Number(_) => Self::Number(spent.cast_signed()),
-            Self::Bucket { at, tick, rate, .. } => Self::Bucket {
-                spent,
-                at,
-                tick,
-                rate,
-            },
+            Self::Bucket { at, tick, rate, .. } => Self::Bucket { spent, at, tick, rate },
             Self::Counter(..) => unreachable!("it is more than a number"),
         }
     }
@@ -364,21 +304,13 @@ pub(super) fn decide_all_or_nothing(
     for (key, argument) in checks {
         let wanted = Wanted::read(argument);
         let state = wanted.load(database.find(key, now)?, now)?;
-        loaded.entry(key).or_insert(Slot {
-            state,
-            changed: false,
-            life: wanted.life,
-        });
+        loaded.entry(key).or_insert(Slot { state, changed: false, life: wanted.life });
     }
     let mut slots = loaded.clone();
     let charge = |slots: &mut BTreeMap<&[u8], Slot>, key: &[u8], wanted: &Wanted<'_>| {
         let slot = slots.get_mut(key).expect("it was loaded");
         let (state, over, changed) = wanted.charge(slot.state.clone(), now);
-        *slot = Slot {
-            state,
-            changed: slot.changed || changed,
-            life: slot.life,
-        };
+        *slot = Slot { state, changed: slot.changed || changed, life: slot.life };
         over
     };
     let (mut blocked, mut decided) = (false, Vec::new());

@@ -18,12 +18,7 @@ descriptors:
 ";
 const RULE: &str = "/console/rule?domain=shop&rule=shop.user";
 /// Width and colors.
-const LOOKS: [(u32, &str); 4] = [
-    (1_280, "light"),
-    (1_280, "dark"),
-    (390, "light"),
-    (390, "dark"),
-];
+const LOOKS: [(u32, &str); 4] = [(1_280, "light"), (1_280, "dark"), (390, "light"), (390, "dark")];
 /// What axe found, one line for each element.
 const FINDINGS: &str = "
     const { violations } = await axe.run({ resultTypes: ['violations'] });
@@ -45,10 +40,7 @@ fn assert_shown_accessible(browser: &Browser) {
         let found = browser.run(&format!("return (async () => {{ {FINDINGS} }})()"));
         let found = found.as_str().expect("lines");
         let page = browser.url();
-        assert!(
-            found.is_empty(),
-            "{page}, {width} pixels, {colors}:\n{found}"
-        );
+        assert!(found.is_empty(), "{page}, {width} pixels, {colors}:\n{found}");
         let widths = browser.run("return [document.documentElement.scrollWidth, innerWidth]");
         assert_eq!(widths[0], width, "{page} is wider than its window");
         // The current view is in sight.
@@ -95,9 +87,7 @@ async fn views_of_a_service_with_over_limit_keys() {
 #[tokio::test]
 async fn views_without_redis() {
     let mut redis = RedisProcess::start();
-    let server = TestServer::with_rules(RULES)
-        .with_env("REDIS_URL", &redis.url())
-        .start();
+    let server = TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).start();
     ask(&server, "ann", 3).await;
     let browser = Browser::start(1_280, 844);
     assert_accessible(&browser, &url(&server, "/console/store"), "reachable");

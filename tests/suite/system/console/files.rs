@@ -44,9 +44,7 @@ const TOKEN: &str = "open-sesame";
 
 /// With rules that the token may change.
 fn writable() -> Builder {
-    TestServer::with_rules(RULES)
-        .with_env("ADMIN_TOKEN", TOKEN)
-        .with_env("RULES_WRITABLE", "true")
+    TestServer::with_rules(RULES).with_env("ADMIN_TOKEN", TOKEN).with_env("RULES_WRITABLE", "true")
 }
 
 fn file(server: &TestServer) -> String {
@@ -65,10 +63,7 @@ fn typed_text_stays_while_the_page_is_refreshed() {
     let browser = editor(&server);
     replace(&browser, "requests_per_unit: 5", "requests_per_unit: 9");
     // Another operator changes the file.
-    server.write(
-        "rules.yaml",
-        &format!("{RULES}  - {{key: plan, shadow_mode: true}}\n"),
-    );
+    server.write("rules.yaml", &format!("{RULES}  - {{key: plan, shadow_mode: true}}\n"));
     browser.wait_for("`shadow_mode` has no effect");
     let edited = RULES.replace("requests_per_unit: 5", "requests_per_unit: 9");
     assert_eq!(text(&browser), edited);
@@ -161,9 +156,7 @@ fn rules_that_another_file_makes_invalid_are_not_applied() {
 
 #[test]
 fn reason_why_nothing_can_be_applied_is_shown() {
-    let server = TestServer::with_rules(RULES)
-        .with_env("ADMIN_TOKEN", TOKEN)
-        .start();
+    let server = TestServer::with_rules(RULES).with_env("ADMIN_TOKEN", TOKEN).start();
     let browser = editor(&server);
     browser.wait_for("Changes cannot be applied: ");
     browser.wait_for("RULES_WRITABLE");

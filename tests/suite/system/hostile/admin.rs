@@ -67,9 +67,9 @@ impl Attack {
         match self {
             Self::Nothing => Vec::new(),
             Self::PartOfAHead => b"GET / HTTP/1.1\r\nhost: te".to_vec(),
-            Self::Pipelined(path, times) => format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n")
-                .repeat(times)
-                .into_bytes(),
+            Self::Pipelined(path, times) => {
+                format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").repeat(times).into_bytes()
+            }
             Self::WithoutBody(path) => {
                 format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n")
                     .into_bytes()
@@ -107,18 +107,14 @@ impl Attack {
             let _ = stream.write_all(&bytes);
             Ok::<_, std::io::Error>(stream)
         };
-        (0..connections)
-            .map(|index| connect(index).expect("the port is open"))
-            .collect()
+        (0..connections).map(|index| connect(index).expect("the port is open")).collect()
     }
 }
 
 /// Asks once, as a kubelet does; `None` without an answer in time.
 pub(super) fn probe(addr: SocketAddr, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect_timeout(&addr, PROBE_TIMEOUT).ok()?;
-    stream
-        .set_read_timeout(Some(PROBE_TIMEOUT))
-        .expect("it is no zero");
+    stream.set_read_timeout(Some(PROBE_TIMEOUT)).expect("it is no zero");
     stream
         .write_all(
             format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").as_bytes(),
@@ -135,11 +131,7 @@ pub(super) fn assert_live(server: &TestServer, when: &str) {
 
 pub(super) fn assert_probes(server: &TestServer, when: &str) {
     for (listener, path) in PROBES {
-        assert_eq!(
-            probe(listener.of(server), path),
-            Some(200),
-            "{listener:?} {path}, {when}"
-        );
+        assert_eq!(probe(listener.of(server), path), Some(200), "{listener:?} {path}, {when}");
     }
     let resident = resident_peak_kib(server.pid());
     assert!(resident < RESIDENT_MAX_KIB, "{resident} KiB, {when}");
@@ -156,10 +148,7 @@ fn server() -> Builder {
 async fn name_unknown_domains(server: &TestServer) {
     let mut client = server.client().await;
     for index in 0..METRIC_SERIES_MAX {
-        assert_eq!(
-            client.ask(&format!("{index:x>1000}"), &[("k", "")]).await,
-            Code::Ok
-        );
+        assert_eq!(client.ask(&format!("{index:x>1000}"), &[("k", "")]).await, Code::Ok);
     }
 }
 
@@ -179,9 +168,7 @@ impl Pollers {
                 }
             }
         };
-        let threads = (0..count)
-            .map(|_| thread::spawn(poll(stop.clone())))
-            .collect();
+        let threads = (0..count).map(|_| thread::spawn(poll(stop.clone()))).collect();
         Self { stop, threads }
     }
 }
@@ -215,9 +202,7 @@ fn idle_clients_do_not_block_probes() {
         }
     }
     assert!(
-        server
-            .metric("tollgate_http_connections_full_total")
-            .is_some_and(|closed| closed > 0.0)
+        server.metric("tollgate_http_connections_full_total").is_some_and(|closed| closed > 0.0)
     );
 }
 
@@ -244,40 +229,27 @@ async fn connection_of_a_client_that_does_not_read_is_closed() {
     let server = server().start();
     name_unknown_domains(&server).await;
     let mut unread = Connection::open(server.admin);
-    unread
-        .write(&Attack::Pipelined("/metrics", 100).bytes())
-        .expect("the connection is open");
-    server
-        .metric_becomes("tollgate_http_write_timeouts_total", 1.0)
-        .await;
+    unread.write(&Attack::Pipelined("/metrics", 100).bytes()).expect("the connection is open");
+    server.metric_becomes("tollgate_http_write_timeouts_total", 1.0).await;
 }
 
 #[tokio::test]
 async fn redis_recovers_while_large_pages_are_polled() {
     let mut redis = RedisProcess::start();
-    let server = server()
-        .with_env("REDIS_URL", &redis.address())
-        .with_the_default_store_timeout();
+    let server = server().with_env("REDIS_URL", &redis.address()).with_the_default_store_timeout();
     let server = server.with_env("ON_STORE_ERROR", "deny").start();
     name_unknown_domains(&server).await;
     let mut client = server.client().await;
-    eventually("Redis counts", async || {
-        client.ask("d", &[("k", "")]).await == Code::Ok
-    })
-    .await;
+    eventually("Redis counts", async || client.ask("d", &[("k", "")]).await == Code::Ok).await;
 
     let _pollers = Pollers::start(server.admin, "/metrics", 8);
     redis.kill();
-    eventually("Redis is missed", async || {
-        client.ask("d", &[("k", "")]).await == Code::OverLimit
-    })
-    .await;
+    eventually("Redis is missed", async || client.ask("d", &[("k", "")]).await == Code::OverLimit)
+        .await;
     redis.restart();
     // With the store's tasks on the admin listener's thread it does after 13 s or never.
-    eventually("Redis counts again", async || {
-        client.ask("d", &[("k", "")]).await == Code::Ok
-    })
-    .await;
+    eventually("Redis counts again", async || client.ask("d", &[("k", "")]).await == Code::Ok)
+        .await;
 }
 
 #[tokio::test]
@@ -285,10 +257,7 @@ async fn client_supplied_names_are_bounded_to_a_mebibyte() {
     let server = server().start();
     name_unknown_domains(&server).await;
     let page = server.admin("/metrics");
-    let lines: Vec<_> = page
-        .lines()
-        .filter(|line| line.contains("domain_not_found"))
-        .collect();
+    let lines: Vec<_> = page.lines().filter(|line| line.contains("domain_not_found")).collect();
     let apart = SERIES_NAMES_BYTES_MAX / 1_000;
     // HELP, TYPE and __other__.
     assert_eq!(lines.len(), apart + 3, "{:?}", &lines[..4]);
@@ -298,28 +267,17 @@ async fn client_supplied_names_are_bounded_to_a_mebibyte() {
         server.metric(r#"ratelimit_service_rate_limit_domain_not_found{domain="__other__"}"#),
         Some(other)
     );
-    assert_eq!(
-        server.metric("tollgate_metric_series_overflow_total"),
-        Some(other)
-    );
+    assert_eq!(server.metric("tollgate_metric_series_overflow_total"), Some(other));
 }
 
 /// Leaves a process no file descriptor.
 fn take_descriptors(pid: u32) {
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .expect("the process runs")
-        .count() as u64;
+    let open =
+        std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count() as u64;
     let pid = Pid::from_raw(i32::try_from(pid).expect("numbers of processes are small"));
     let maximum = getrlimit(Resource::Nofile).maximum;
-    prlimit(
-        pid,
-        Resource::Nofile,
-        Rlimit {
-            current: Some(open),
-            maximum,
-        },
-    )
-    .expect("it is our child");
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(open), maximum })
+        .expect("it is our child");
 }
 
 #[test]
@@ -328,26 +286,17 @@ fn shortage_of_file_descriptors_pauses_accept_and_keeps_rules() {
     // Metrics are read on a connection that is open already; a first page opens what the page
     // itself needs.
     let mut operator = Connection::open(server.admin);
-    let mut page = |path| {
-        operator
-            .send("GET", path, "")
-            .expect("the connection is open")
-            .body
-    };
+    let mut page = |path| operator.send("GET", path, "").expect("the connection is open").body;
     page("/metrics");
     take_descriptors(server.pid());
     let prometheus = server.prometheus.expect("it is bound");
     let waiting = [server.admin, prometheus, server.grpc]
         .map(|addr| TcpStream::connect(addr).expect("the kernel accepts"));
-    look_until("it is logged", || {
-        server.log().contains("cannot accept connections")
-    });
+    look_until("it is logged", || server.log().contains("cannot accept connections"));
     // SIGHUP has the rules read, as the look every five seconds does.
     server.signal("HUP");
     look_until("the rules are missed", || {
-        server
-            .log()
-            .contains("cannot read rules; keeping the previous content")
+        server.log().contains("cannot read rules; keeping the previous content")
     });
 
     let mut attempts = || {
@@ -364,19 +313,8 @@ fn shortage_of_file_descriptors_pauses_accept_and_keeps_rules() {
     let most = (pauses + 1) * waiting.len() as u128;
     assert!(u128::from(made) <= most, "{made} attempts, {most} at most");
     let stats = page("/stats");
-    assert!(
-        stats.contains("ratelimit.service.config_load_error: 0\n"),
-        "{stats}"
-    );
-    assert!(
-        !server.log().contains("Error loading new configuration"),
-        "{}",
-        server.log()
-    );
+    assert!(stats.contains("ratelimit.service.config_load_error: 0\n"), "{stats}");
+    assert!(!server.log().contains("Error loading new configuration"), "{}", server.log());
     let lines = server.log().matches("cannot accept connections").count();
-    assert!(
-        lines <= 3,
-        "{lines} lines for three listeners: {}",
-        server.log()
-    );
+    assert!(lines <= 3, "{lines} lines for three listeners: {}", server.log());
 }

@@ -78,13 +78,10 @@ async fn name_keys(server: &TestServer) {
     for key in 0..KEYS {
         // A client may choose values that are as long in JSON as can be.
         let value = format!("{key:\u{1}>240}");
-        let entries: Vec<_> = (0..KEY_RULES)
-            .map(|rule| [(format!("k{rule}"), value.clone())])
-            .collect();
-        let entries: Vec<_> = entries
-            .iter()
-            .map(|[(key, value)]| [(key.as_str(), value.as_str())])
-            .collect();
+        let entries: Vec<_> =
+            (0..KEY_RULES).map(|rule| [(format!("k{rule}"), value.clone())]).collect();
+        let entries: Vec<_> =
+            entries.iter().map(|[(key, value)]| [(key.as_str(), value.as_str())]).collect();
         let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|one| &one[..]).collect();
         let answer = client.answer(request("keys", &descriptors)).await;
         assert_eq!(answer.overall_code(), Code::Ok);
@@ -109,9 +106,7 @@ async fn slow_readers_of_large_answers_use_little_memory_and_are_closed() {
     });
     client.finish(&server).await;
     drop(attackers);
-    look_until("others get an answer", || {
-        http::get(server.admin, top).status == 200
-    });
+    look_until("others get an answer", || http::get(server.admin, top).status == 200);
     let peak = resident_peak_kib(server.pid());
     assert!(peak < RESIDENT_MAX_KIB, "{peak} KiB");
 }
@@ -138,9 +133,7 @@ async fn guesses_of_the_token_are_throttled_and_others_are_not() {
         })
         .collect();
     let throttled = r#"tollgate_admin_actions_total{action="reset",outcome="throttled"}"#;
-    look_until("guesses are throttled", || {
-        server.metric(throttled) > Some(100.0)
-    });
+    look_until("guesses are throttled", || server.metric(throttled) > Some(100.0));
     for _ in 0..20 {
         let reply = reset(&mut connect_from(100, server.admin), "open-sesame");
         assert_eq!(reply.map(|reply| reply.status), Some(200));
@@ -149,10 +142,7 @@ async fn guesses_of_the_token_are_throttled_and_others_are_not() {
     for guesses in guessing {
         let statuses = guesses.join().expect("it ends");
         assert_eq!(statuses[..10], [(401, false); 10]);
-        assert!(
-            statuses[10..].iter().all(|status| *status == (429, true)),
-            "{statuses:?}"
-        );
+        assert!(statuses[10..].iter().all(|status| *status == (429, true)), "{statuses:?}");
     }
     client.finish(&server).await;
     assert_probes(&server, "after guesses");
@@ -180,21 +170,11 @@ async fn requests_of_ten_megabytes_are_rejected_and_not_held() {
         "/explain?domain=",
         "/",
     ] {
-        requests.push((
-            431,
-            format!("GET {path}{large} HTTP/1.1\r\nhost: test\r\n\r\n"),
-        ));
+        requests.push((431, format!("GET {path}{large} HTTP/1.1\r\nhost: test\r\n\r\n")));
     }
-    requests.push((
-        431,
-        format!("GET / HTTP/1.1\r\nhost: test\r\nx: {large}\r\n\r\n"),
-    ));
-    for path in [
-        "/api/v1/counters",
-        "/api/v1/counters/reset",
-        "/api/v1/counters/grant",
-        "/explain",
-    ] {
+    requests.push((431, format!("GET / HTTP/1.1\r\nhost: test\r\nx: {large}\r\n\r\n")));
+    for path in ["/api/v1/counters", "/api/v1/counters/reset", "/api/v1/counters/grant", "/explain"]
+    {
         requests.extend(sent("POST", path).map(|request| (413, request)));
     }
     thread::scope(|scope| {

@@ -57,16 +57,13 @@ async fn calls_that_no_budget_fits_are_answered_while_zones_are_loaded() {
         let value = format!("{load}-{}", RULES - 1);
         eventually("the rules are in force", async || {
             let call = request("d", &[&[("zone", &*value)]]);
-            client.answer(call).await.statuses[0]
-                .current_limit
-                .is_some()
+            client.answer(call).await.statuses[0].current_limit.is_some()
         })
         .await;
     }
     let page = attacked.server.admin("/metrics");
-    let mut fallbacks = page
-        .lines()
-        .filter(|line| line.starts_with("tollgate_store_fallbacks_total{"));
+    let mut fallbacks =
+        page.lines().filter(|line| line.starts_with("tollgate_store_fallbacks_total{"));
     assert!(fallbacks.all(|line| line.ends_with(" 0")), "{page}");
     attacked.finish().await;
 }

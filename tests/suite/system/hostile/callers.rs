@@ -61,17 +61,10 @@ const REQUESTS: [&str; 19] = [
 const FOREIGN: [(&[&str], &str); 5] = [
     (&["host: evil.example"], "ADMIN_HOSTS"),
     (&["host: 127.0.0.1.evil.example:6070"], "ADMIN_HOSTS"),
-    (
-        &["host: localhost", "origin: http://evil.example"],
-        "another origin",
-    ),
+    (&["host: localhost", "origin: http://evil.example"], "another origin"),
     (&["host: localhost", "origin: null"], "another origin"),
     (
-        &[
-            "host: localhost",
-            "sec-fetch-site: cross-site",
-            "sec-fetch-mode: no-cors",
-        ],
+        &["host: localhost", "sec-fetch-site: cross-site", "sec-fetch-mode: no-cors"],
         "another origin",
     ),
 ];
@@ -96,21 +89,13 @@ async fn pages_of_other_sites_read_and_change_nothing() {
             assert_eq!(reply.body.lines().count(), 1, "{reply:?}");
         }
     }
-    let absolute = send(
-        server.admin,
-        "GET http://evil.example/",
-        &["host: localhost"],
-        "",
-    );
+    let absolute = send(server.admin, "GET http://evil.example/", &["host: localhost"], "");
     assert_eq!(absolute.status, 403, "{absolute:?}");
     let rejected = |reason| {
         let series = format!(r#"tollgate_admin_foreign_requests_total{{reason="{reason}"}}"#);
         server.metric(&series)
     };
-    assert_eq!(
-        (rejected("host"), rejected("origin")),
-        (Some(43.0), Some(63.0))
-    );
+    assert_eq!((rejected("host"), rejected("origin")), (Some(43.0), Some(63.0)));
     server.assert_not_logged("evil.example");
     attacked.finish().await;
 }
@@ -137,11 +122,8 @@ async fn own_pages_links_and_programs_are_served() {
     ];
     let reset = "POST /api/v1/counters/reset";
     assert_eq!(send(server.admin, reset, &of_console, RESET).status, 200);
-    let link = [
-        "sec-fetch-site: cross-site",
-        "sec-fetch-mode: navigate",
-        "sec-fetch-dest: document",
-    ];
+    let link =
+        ["sec-fetch-site: cross-site", "sec-fetch-mode: navigate", "sec-fetch-dest: document"];
     for headers in [
         &[&*host][..],
         &[&*host, link[0], link[1], link[2]],
@@ -152,20 +134,11 @@ async fn own_pages_links_and_programs_are_served() {
         let reply = send(server.admin, "GET /metrics", headers, "");
         assert_eq!(reply.status, 200, "{headers:?}");
         let prometheus = server.prometheus.expect("it listens");
-        assert_eq!(
-            send(prometheus, "GET /metrics", headers, "").status,
-            200,
-            "{headers:?}"
-        );
+        assert_eq!(send(prometheus, "GET /metrics", headers, "").status, 200, "{headers:?}");
     }
     let mut connection = Connection::open(server.admin);
-    connection
-        .write(b"GET /live HTTP/1.0\r\n\r\n")
-        .expect("it is connected");
-    assert_eq!(
-        connection.read("GET").expect("there is a response").status,
-        200
-    );
+    connection.write(b"GET /live HTTP/1.0\r\n\r\n").expect("it is connected");
+    assert_eq!(connection.read("GET").expect("there is a response").status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,9 +151,8 @@ async fn nobody_is_locked_out_by_others_of_the_same_address() {
     for _ in 0..30 {
         assert_eq!(reset(&[]), 401, "it is no attempt");
     }
-    let guesses: Vec<u16> = (0..30)
-        .map(|guess| reset(&[bearer(&format!("guess-{guess}"))]))
-        .collect();
+    let guesses: Vec<u16> =
+        (0..30).map(|guess| reset(&[bearer(&format!("guess-{guess}"))])).collect();
     assert_eq!(guesses[..10], [401; 10]);
     assert!(guesses[12..].contains(&429), "{guesses:?}");
     assert_eq!(reset(&[bearer(TOKEN)]), 200);
@@ -216,26 +188,16 @@ async fn control_characters_of_clients_are_escaped_and_no_response_is_sniffed() 
         let reply = send(server.admin, line, &["host: localhost"], "{}");
         assert!(reply.has_header(NOSNIFF), "{line}: {reply:?}");
         let is_bad = |letter: char| letter.is_control() && letter != '\n';
-        let is_text = reply
-            .headers
-            .iter()
-            .any(|header| header.starts_with("content-type: text/plain"));
-        assert!(
-            !is_text || !reply.body.contains(is_bad),
-            "{line}: {reply:?}"
-        );
-        assert!(
-            !reply.body.lines().any(|line| line == "live: 1"),
-            "{line}: {reply:?}"
-        );
+        let is_text =
+            reply.headers.iter().any(|header| header.starts_with("content-type: text/plain"));
+        assert!(!is_text || !reply.body.contains(is_bad), "{line}: {reply:?}");
+        assert!(!reply.body.lines().any(|line| line == "live: 1"), "{line}: {reply:?}");
     }
     let body =
         json!({"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": value}]}]});
     let by_body = http::post(server.admin, "/explain", &body.to_string());
     assert!(
-        by_body
-            .body
-            .contains(r"descriptor user=\u{1b}]0;x\u{7}\u{9b}2J\u{d}\u{a}live: 1"),
+        by_body.body.contains(r"descriptor user=\u{1b}]0;x\u{7}\u{9b}2J\u{d}\u{a}live: 1"),
         "{by_body:?}"
     );
     let field = format!("{{\"{value}\": 1}}").replace(['\r', '\n'], "");
@@ -243,10 +205,7 @@ async fn control_characters_of_clients_are_escaped_and_no_response_is_sniffed() 
         let reply = http::post(addr, path, &field.replace('\u{1b}', "\\u001b"));
         assert_eq!(reply.status, 400, "{reply:?}");
         assert!(
-            !reply
-                .body
-                .trim_end()
-                .contains(|letter: char| letter.is_control() && letter != '\n'),
+            !reply.body.trim_end().contains(|letter: char| letter.is_control() && letter != '\n'),
             "{reply:?}"
         );
     }
@@ -288,11 +247,7 @@ async fn an_action_reports_what_is_known_of_it_whichever_reply_is_lost() {
                 assert_eq!(counting.admitted(algorithm, &value, LIMIT).await, LIMIT);
                 proxy.drop_reply_to(value.as_bytes(), lost);
                 let (status, answer) = act(&value);
-                assert_eq!(
-                    proxy.has_dropped_reply(),
-                    lost < 3,
-                    "{value}: {status} {answer}"
-                );
+                assert_eq!(proxy.has_dropped_reply(), lost < 3, "{value}: {status} {answer}");
                 let (expected, reason, admitted) = match lost {
                     0 => (503, "nothing was changed", 0),
                     1 => (503, "may have changed", after),

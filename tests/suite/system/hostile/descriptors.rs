@@ -24,18 +24,14 @@ fn ports(server: &TestServer) -> [SocketAddr; 4] {
 }
 
 fn hold(addr: SocketAddr) -> Vec<TcpStream> {
-    (0..CONNECTIONS)
-        .map(|_| TcpStream::connect(addr).expect("the port is open"))
-        .collect()
+    (0..CONNECTIONS).map(|_| TcpStream::connect(addr).expect("the port is open")).collect()
 }
 
 /// Liveness, readiness, and calls on new connections.
 async fn assert_served(server: &TestServer) {
-    for (addr, path) in [
-        (server.admin, "/live"),
-        (server.admin, "/healthcheck"),
-        (server.http, "/healthcheck"),
-    ] {
+    for (addr, path) in
+        [(server.admin, "/live"), (server.admin, "/healthcheck"), (server.http, "/healthcheck")]
+    {
         assert_eq!(probe(addr, path), Some(200), "{path}");
     }
     assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::Ok);
@@ -49,9 +45,7 @@ async fn silent_connections_leave_descriptors_for_probes_and_calls() {
         attack.server.assert_logged("the limit of file descriptors");
         let _held = hold(ports(&attack.server)[port]);
         assert_served(&attack.server).await;
-        attack
-            .server
-            .assert_metric("tollgate_accept_errors_total", 0.0);
+        attack.server.assert_metric("tollgate_accept_errors_total", 0.0);
         attack.finish().await;
     }
 }
@@ -59,17 +53,14 @@ async fn silent_connections_leave_descriptors_for_probes_and_calls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_and_rules_are_reachable_beside_silent_connections() {
     let mut redis = RedisProcess::start();
-    let builder = server("2")
-        .with_env("USE_PROMETHEUS", "true")
-        .with_env("REDIS_URL", &redis.address());
+    let builder =
+        server("2").with_env("USE_PROMETHEUS", "true").with_env("REDIS_URL", &redis.address());
     let server = limited(builder, &format!("-n {DESCRIPTORS}")).start();
     let held: Vec<_> = ports(&server).into_iter().map(hold).collect();
     redis.restart();
     let mut client = server.client().await;
-    eventually("Redis is used again", async || {
-        client.ask("d", &[("k", "")]).await == Code::Ok
-    })
-    .await;
+    eventually("Redis is used again", async || client.ask("d", &[("k", "")]).await == Code::Ok)
+        .await;
     server.write("rules.yaml", &limit_of(0));
     eventually("the rules are in force", async || {
         client.ask("d", &[("k", "")]).await == Code::OverLimit
@@ -107,9 +98,5 @@ async fn soft_limit_of_descriptors_is_raised() {
 fn too_few_descriptors_are_an_error() {
     let ran = limited(server("2"), "-n 128").start_and_fail();
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(
-        ran.stderr
-            .contains("128 file descriptors are too few for 2 workers"),
-        "{ran:?}"
-    );
+    assert!(ran.stderr.contains("128 file descriptors are too few for 2 workers"), "{ran:?}");
 }

@@ -80,23 +80,18 @@ impl Open {
         .await;
 
         for addr in [server.grpc, server.http, server.admin] {
-            open.sockets
-                .push(TcpStream::connect(addr).expect("the port is open"));
+            open.sockets.push(TcpStream::connect(addr).expect("the port is open"));
         }
         for addr in [server.http, server.admin] {
             let mut half_a_head = Connection::open(addr);
-            half_a_head
-                .write(b"GET /ready HTTP/1.1\r\nhost: t")
-                .expect("it is open");
+            half_a_head.write(b"GET /ready HTTP/1.1\r\nhost: t").expect("it is open");
             let mut idle = Connection::open(addr);
             idle.send("GET", "/ready", "").expect("an answer");
             open.idle.extend([half_a_head, idle]);
         }
-        for (addr, path) in [
-            (server.http, "/json"),
-            (server.admin, "/explain"),
-            (server.admin, "/api/v1/counters"),
-        ] {
+        for (addr, path) in
+            [(server.http, "/json"), (server.admin, "/explain"), (server.admin, "/api/v1/counters")]
+        {
             let mut half_a_body = Connection::open(addr);
             let head = format!(
                 "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
@@ -105,9 +100,7 @@ impl Open {
             open.idle.push(half_a_body);
         }
         let mut events = Connection::open(server.admin);
-        events
-            .write(b"GET /api/v1/over-limit HTTP/1.1\r\nhost: test\r\n\r\n")
-            .expect("it is open");
+        events.write(b"GET /api/v1/over-limit HTTP/1.1\r\nhost: test\r\n\r\n").expect("it is open");
         open.idle.push(events);
         open
     }
@@ -154,9 +147,7 @@ async fn connection_that_is_past_its_age_does_not_delay_the_end() {
     let server = server().with_env("GRPC_MAX_CONNECTION_AGE", "1s").start();
     let mut attacker = Attacker::connect(server.grpc, SHOULD_RATE_LIMIT, &[(4, 0)]).await;
     assert!(attacker.open(1, Call::Whole(&message())).await);
-    server
-        .metric_becomes("tollgate_connections_aged_total", 1.0)
-        .await;
+    server.metric_becomes("tollgate_connections_aged_total", 1.0).await;
     server.signal("TERM");
     ends(server).await;
 }

@@ -29,16 +29,8 @@ fn fifo_instead_of_a_file_is_an_error_at_the_start() {
     for (settings, files, code) in [
         ("", "ADMIN_TOKEN_FILE", 78),
         ("REDIS_URL=127.0.0.1:1", "REDIS_AUTH_FILE", 78),
-        (
-            "REDIS_URL=127.0.0.1:1 REDIS_TLS=true",
-            "REDIS_TLS_CACERT",
-            78,
-        ),
-        (
-            "GRPC_SERVER_USE_TLS=true",
-            "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY",
-            78,
-        ),
+        ("REDIS_URL=127.0.0.1:1 REDIS_TLS=true", "REDIS_TLS_CACERT", 78),
+        ("GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY", 78),
     ] {
         let mut builder = TestServer::with_rules(&limit_of(1));
         for setting in settings.split_whitespace() {
@@ -57,11 +49,7 @@ fn fifo_instead_of_a_file_is_an_error_at_the_start() {
 #[test]
 fn fifo_instead_of_an_optional_file_is_logged() {
     let (_home, fifo) = fifo();
-    for name in [
-        "TOLLGATE_OVERLAY",
-        "PROMETHEUS_MAPPER_YAML",
-        "TRIAL_ENFORCE_PERCENT_FILE",
-    ] {
+    for name in ["TOLLGATE_OVERLAY", "PROMETHEUS_MAPPER_YAML", "TRIAL_ENFORCE_PERCENT_FILE"] {
         let server = TestServer::with_rules(&limit_of(1))
             .with_env("USE_PROMETHEUS", "true")
             .with_env("TRIAL_UPSTREAM", "127.0.0.1:1")

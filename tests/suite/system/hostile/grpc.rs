@@ -51,9 +51,7 @@ pub(super) enum Call<'c> {
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len())
-        .expect("it is short")
-        .to_be_bytes();
+    let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
@@ -70,10 +68,8 @@ impl Attacker {
         path: &'static str,
         settings: &[(u16, u32)],
     ) -> Self {
-        let (mut reading, mut stream) = TcpStream::connect(addr)
-            .await
-            .expect("the port is open")
-            .into_split();
+        let (mut reading, mut stream) =
+            TcpStream::connect(addr).await.expect("the port is open").into_split();
         let settings: Vec<u8> = settings
             .iter()
             .flat_map(|(number, value)| [&number.to_be_bytes()[..], &value.to_be_bytes()].concat())
@@ -97,12 +93,7 @@ impl Attacker {
                 }
             }
         });
-        Self {
-            stream,
-            next_stream: 1,
-            path,
-            goaway,
-        }
+        Self { stream, next_stream: 1, path, goaway }
     }
 
     /// Opens streams; `false` if the server has closed the connection.
@@ -129,12 +120,7 @@ impl Attacker {
             self.next_stream += 2;
             bytes.extend(frame(HEADERS, END_HEADERS, stream, &head));
             if let Call::Whole(message) | Call::GivenUp(message) = call {
-                bytes.extend(frame(
-                    DATA,
-                    END_STREAM,
-                    stream,
-                    &raw_grpc::frame_of(message),
-                ));
+                bytes.extend(frame(DATA, END_STREAM, stream, &raw_grpc::frame_of(message)));
             }
             if let Call::Reset | Call::GivenUp(_) = call {
                 bytes.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
@@ -175,12 +161,7 @@ async fn unlimited_streams_are_bounded_and_leave_others_served() {
         ("heads", SHOULD_RATE_LIMIT, &[][..], Call::Head),
         ("watches", WATCH, &[], Call::Whole(&[])),
         // SETTINGS_INITIAL_WINDOW_SIZE: no response can be sent.
-        (
-            "calls without a window",
-            SHOULD_RATE_LIMIT,
-            &[(4, 0)],
-            Call::Whole(&message),
-        ),
+        ("calls without a window", SHOULD_RATE_LIMIT, &[(4, 0)], Call::Whole(&message)),
     ];
     for (attack, path, settings, call) in attacks {
         let server = server("2").start();
@@ -213,10 +194,7 @@ async fn connection_has_1024_streams_and_the_next_is_reset() {
     server.metric_becomes("tollgate_streams", 1_024.0).await;
     server.assert_metric("tollgate_connection_streams_full_total", 1.0);
     attacker.open(1_000, Call::Whole(&[])).await;
-    assert_eq!(
-        server.client().await.ask("d", &[("k", "")]).await,
-        crate::support::Code::Ok
-    );
+    assert_eq!(server.client().await.ask("d", &[("k", "")]).await, crate::support::Code::Ok);
     server.assert_metric("tollgate_streams", 1_024.0);
 }
 
@@ -236,19 +214,10 @@ async fn unfinished_messages_are_bounded_and_time_out() {
         }
         open.push((connection, calls));
     }
-    let rejected = |cause| {
-        server.metric(&format!(
-            "tollgate_calls_rejected_total{{cause=\"{cause}\"}}"
-        ))
-    };
-    eventually("some are too much", async || {
-        rejected("message_bytes") > Some(0.0)
-    })
-    .await;
-    eventually("the others are late", async || {
-        rejected("message_timeout") > Some(0.0)
-    })
-    .await;
+    let rejected =
+        |cause| server.metric(&format!("tollgate_calls_rejected_total{{cause=\"{cause}\"}}"));
+    eventually("some are too much", async || rejected("message_bytes") > Some(0.0)).await;
+    eventually("the others are late", async || rejected("message_timeout") > Some(0.0)).await;
     server.metric_becomes("tollgate_message_bytes", 0.0).await;
     assert_bounded(&server, client).await;
 }
@@ -290,10 +259,7 @@ async fn compressed_messages_are_charged_before_they_are_decompressed() {
     compressed[0] = 1;
     let open = unfinished_calls(&server, true, &compressed).await;
     let rejected = "tollgate_calls_rejected_total{cause=\"message_bytes\"}";
-    eventually("most are too much", async || {
-        server.metric(rejected) > Some(700.0)
-    })
-    .await;
+    eventually("most are too much", async || server.metric(rejected) > Some(700.0)).await;
     drop(open);
     server.metric_becomes("tollgate_message_bytes", 0.0).await;
     assert_bounded(&server, client).await;
@@ -304,10 +270,8 @@ async fn announced_messages_take_no_memory() {
     let server = server("2").start();
     let client = WellBehaved::start(&server);
     let open = unfinished_calls(&server, false, &[0, 0, 0x40, 0, 0]).await;
-    eventually("they have arrived", async || {
-        server.metric("tollgate_streams") >= Some(800.0)
-    })
-    .await;
+    eventually("they have arrived", async || server.metric("tollgate_streams") >= Some(800.0))
+        .await;
     drop(open);
     server.metric_becomes("tollgate_streams", 0.0).await;
     assert_bounded(&server, client).await;
@@ -320,15 +284,8 @@ async fn call_that_does_not_arrive_times_out() {
     let mut call = connection.begin().await;
     call.send(&[0, 0, 0]);
     assert_eq!(call.ended().await.status, Grpc::DeadlineExceeded);
-    server.assert_metric(
-        "tollgate_calls_rejected_total{cause=\"message_timeout\"}",
-        1.0,
-    );
-    let ended = connection
-        .begin()
-        .await
-        .finish(&raw_grpc::frame_of(&message()))
-        .await;
+    server.assert_metric("tollgate_calls_rejected_total{cause=\"message_timeout\"}", 1.0);
+    let ended = connection.begin().await.finish(&raw_grpc::frame_of(&message())).await;
     assert_eq!(ended.status, Grpc::Ok, "the connection goes on");
 }
 
@@ -349,11 +306,7 @@ async fn message_of_too_many_objects_is_rejected_before_it_is_decoded() {
     let mut connection = raw_grpc::Connection::open(server.grpc).await;
     for message in [descriptors, entries] {
         for _ in 0..4 {
-            let ended = connection
-                .begin()
-                .await
-                .finish(&raw_grpc::frame_of(&message))
-                .await;
+            let ended = connection.begin().await.finish(&raw_grpc::frame_of(&message)).await;
             assert_eq!(ended.status, Grpc::InvalidArgument);
         }
     }
@@ -403,13 +356,8 @@ async fn connection_without_a_preface_is_closed() {
     let server = server("1").start();
     let mut open = Vec::new();
     for sent in [0, 1, PREFACE.len() - 1] {
-        let mut connection = TcpStream::connect(server.grpc)
-            .await
-            .expect("the port is open");
-        connection
-            .write_all(&PREFACE[..sent])
-            .await
-            .expect("the connection is open");
+        let mut connection = TcpStream::connect(server.grpc).await.expect("the port is open");
+        connection.write_all(&PREFACE[..sent]).await.expect("the connection is open");
         open.push(connection);
     }
     let mut complete = Attacker::connect(server.grpc, SHOULD_RATE_LIMIT, &[]).await;

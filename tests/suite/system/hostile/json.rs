@@ -34,13 +34,9 @@ async fn body_of_too_many_objects_is_rejected_before_it_is_decoded() {
 async fn only_bodies_over_4_mib_count_as_oversized() {
     let server = server("1").start();
     let head = "POST /json HTTP/1.1\r\nhost: test\r\n";
-    for body in [
-        "content-length: 200\r\n\r\n{",
-        "transfer-encoding: chunked\r\n\r\n5\r\n{\"dom",
-    ] {
+    for body in ["content-length: 200\r\n\r\n{", "transfer-encoding: chunked\r\n\r\n5\r\n{\"dom"] {
         let mut gone = Connection::open(server.http);
-        gone.write(format!("{head}{body}").as_bytes())
-            .expect("the connection is open");
+        gone.write(format!("{head}{body}").as_bytes()).expect("the connection is open");
         server.metric_becomes("tollgate_streams", 1.0).await;
         drop(gone);
         server.metric_becomes("tollgate_streams", 0.0).await;
@@ -65,16 +61,11 @@ async fn only_bodies_over_4_mib_count_as_oversized() {
 async fn unfinished_bodies_are_bounded_by_bytes_in_flight() {
     let server = server("1").start();
     let client = WellBehaved::start(&server);
-    let head = format!(
-        "POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n",
-        4 << 20
-    );
+    let head = format!("POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n", 4 << 20);
     let mut open = Vec::new();
     for _ in 0..100 {
         let mut connection = Connection::open(server.http);
-        connection
-            .write(head.as_bytes())
-            .expect("the connection is open");
+        connection.write(head.as_bytes()).expect("the connection is open");
         // It fails where the call was rejected meanwhile.
         let _ = connection.write(&vec![b' '; (4 << 20) - 1]);
         open.push(connection);

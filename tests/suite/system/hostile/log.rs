@@ -57,12 +57,8 @@ fn read(mut log: PipeReader) -> Arc<Mutex<Vec<u8>>> {
 /// The numbers of dropped lines in a log, in sum.
 fn reported(log: &[u8]) -> u32 {
     let log = String::from_utf8_lossy(log);
-    let numbers = log
-        .lines()
-        .filter_map(|line| line.split_once("log lines dropped lines="));
-    numbers
-        .map(|(_, number)| number.parse::<u32>().expect("a number"))
-        .sum()
+    let numbers = log.lines().filter_map(|line| line.split_once("log lines dropped lines="));
+    numbers.map(|(_, number)| number.parse::<u32>().expect("a number")).sum()
 }
 
 #[tokio::test]

@@ -87,14 +87,10 @@ fn number(reader: &mut BufReader<TcpStream>) -> Option<usize> {
 async fn replies_without_an_end_close_the_connection() {
     for (start, again, is_oversized) in REPLIES {
         let redis = hostile_redis((start, again));
-        let builder = server("2")
-            .with_env("REDIS_URL", &redis)
-            .with_env("STORE_TIMEOUT", "2s");
+        let builder = server("2").with_env("REDIS_URL", &redis).with_env("STORE_TIMEOUT", "2s");
         let attack = UnderAttack::start(builder);
-        eventually("connections are closed", async || {
-            attack.server.metric(CLOSED) >= Some(8.0)
-        })
-        .await;
+        eventually("connections are closed", async || attack.server.metric(CLOSED) >= Some(8.0))
+            .await;
         let oversized = attack.server.metric(OVERSIZED);
         assert_eq!(oversized > Some(0.0), is_oversized, "{start:?} {again:?}");
         attack.finish().await;
@@ -104,19 +100,12 @@ async fn replies_without_an_end_close_the_connection() {
 #[tokio::test]
 async fn a_long_message_on_the_channel_of_heartbeats_ends_the_subscription() {
     let redis = RedisProcess::start();
-    redis.command::<()>(&[
-        "CONFIG",
-        "SET",
-        "client-output-buffer-limit",
-        "pubsub 0 0 0",
-    ]);
+    redis.command::<()>(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 0 0 0"]);
     let builder = server("2").with_env("REDIS_URL", &redis.url());
     let attack = UnderAttack::start(builder);
     redis.command::<i64>(&["PUBLISH", "tg:replicas:0", &"a".repeat(300 * MIB)]);
-    eventually("the subscription ends", async || {
-        attack.server.metric(OVERSIZED) >= Some(1.0)
-    })
-    .await;
+    eventually("the subscription ends", async || attack.server.metric(OVERSIZED) >= Some(1.0))
+        .await;
     assert_eq!(
         attack.server.metric("tollgate_store_breaker_opened_total"),
         Some(0.0),

@@ -50,9 +50,8 @@ fn texts(bytes: usize) -> Vec<(String, String)> {
         ("", "a: b\n"),
         ("domain: d\ndescriptors: [", "\"a\", "),
     ];
-    let mut texts: Vec<_> = forms
-        .map(|(begin, repeated)| (begin.to_owned(), repeated.to_owned()))
-        .into();
+    let mut texts: Vec<_> =
+        forms.map(|(begin, repeated)| (begin.to_owned(), repeated.to_owned())).into();
     texts.extend([
         // One merge of 500 pairs for each nine bytes.
         (
@@ -136,16 +135,9 @@ fn resources() -> Vec<Vec<u8>> {
     };
     let domain = within(2, b"d");
     let in_descriptor = |field: u8, inner: &[u8]| {
-        [
-            &*domain,
-            &within(3, &[&*within(1, b"k"), &within(field, inner)].concat()),
-        ]
-        .concat()
+        [&*domain, &within(3, &[&*within(1, b"k"), &within(field, inner)].concat())].concat()
     };
-    let pair = within(
-        1,
-        &[&*within(1, b"a"), &within(2, &within(3, b"b"))].concat(),
-    );
+    let pair = within(1, &[&*within(1, b"a"), &within(2, &within(3, b"b"))].concat());
     let list = |values: Vec<u8>| {
         let value = within(6, &values);
         within(1, &[&*within(1, b"a"), &within(2, &value)].concat())
@@ -157,10 +149,7 @@ fn resources() -> Vec<Vec<u8>> {
         in_descriptor(4, &repeated(b"", &[0x22, 0])[..RESOURCE_BYTES - 64]),
         in_descriptor(3, &repeated(b"", &[0x2a, 0])[..RESOURCE_BYTES - 64]),
         in_descriptor(8, &repeated(b"", &pair)[..]),
-        in_descriptor(
-            8,
-            &list(repeated(b"", &[0x0a, 0])[..RESOURCE_BYTES - 64].to_vec()),
-        ),
+        in_descriptor(8, &list(repeated(b"", &[0x0a, 0])[..RESOURCE_BYTES - 64].to_vec())),
         in_descriptor(8, &list(repeated(b"", &within(1, &within(5, &pair))))),
         // Nothing of it is valid.
         repeated(&domain, &[0x1a, 1]),
@@ -187,9 +176,7 @@ async fn resources_of_a_control_plane_take_little_memory() {
         nonce: "n".into(),
     };
     for resource in resources() {
-        let reply = stream
-            .ask(answer(vec![resource_of(TYPE_URL, resource)]))
-            .await;
+        let reply = stream.ask(answer(vec![resource_of(TYPE_URL, resource)])).await;
         assert!(reply.error_detail.is_some());
     }
     for resource in [vec![], vec![8, 0]] {

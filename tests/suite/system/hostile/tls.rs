@@ -34,26 +34,15 @@ async fn call(server: &TestServer, authority: &Authority) -> tonic::Code {
         .expect("it is an authority's");
     let versions = ClientConfig::builder_with_provider(tollgate::net::tls::provider())
         .with_safe_default_protocol_versions();
-    let mut config = versions
-        .expect("they are known")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut config =
+        versions.expect("they are known").with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let stream = TcpStream::connect(server.grpc)
-        .await
-        .expect("the port is open");
+    let stream = TcpStream::connect(server.grpc).await.expect("the port is open");
     let name = ServerName::try_from("localhost").expect("it is a name");
-    let stream = TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await
-        .expect("it is accepted");
+    let stream =
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("it is accepted");
     let mut connection = raw_grpc::Connection::over(stream, server.grpc).await;
-    connection
-        .begin()
-        .await
-        .finish(&raw_grpc::frame(&request("d", &[&[("k", "")]])))
-        .await
-        .status
+    connection.begin().await.finish(&raw_grpc::frame(&request("d", &[&[("k", "")]]))).await.status
 }
 
 #[tokio::test]
@@ -62,11 +51,7 @@ async fn silent_client_is_evicted_for_a_handshake() {
     let server = builder.start();
     let mut silent = Vec::new();
     for _ in 0..600 {
-        silent.push(
-            TcpStream::connect(server.grpc)
-                .await
-                .expect("the port is open"),
-        );
+        silent.push(TcpStream::connect(server.grpc).await.expect("the port is open"));
     }
     assert_eq!(call(&server, &authority).await, tonic::Code::Ok);
     let evicted = server
@@ -82,10 +67,7 @@ async fn silent_client_is_evicted_for_a_handshake() {
         full >= Some(evicted) && full <= Some(601.0 - max),
         "each that waited is counted once, and {evicted} were closed: {full:?}"
     );
-    assert!(
-        evicted + late >= 601.0 - max,
-        "{evicted} evicted, {late} late"
-    );
+    assert!(evicted + late >= 601.0 - max, "{evicted} evicted, {late} late");
     server.metric_becomes("tollgate_connections", 0.0).await;
 }
 
@@ -104,18 +86,11 @@ async fn client_that_stops_after_its_hello_is_evicted() {
     let name = ServerName::try_from("localhost").expect("it is a name");
     let mut client =
         rustls::ClientConnection::new(Arc::new(config), name).expect("it is a configuration");
-    client
-        .write_tls(&mut hello)
-        .expect("it is written to memory");
+    client.write_tls(&mut hello).expect("it is written to memory");
     let mut stopped = Vec::new();
     for _ in 0..HANDSHAKES_MAX {
-        let mut stream = TcpStream::connect(server.grpc)
-            .await
-            .expect("the port is open");
-        stream
-            .write_all(&hello)
-            .await
-            .expect("the connection is open");
+        let mut stream = TcpStream::connect(server.grpc).await.expect("the port is open");
+        stream.write_all(&hello).await.expect("the connection is open");
         stopped.push(stream);
     }
     eventually("all are accepted", async || {

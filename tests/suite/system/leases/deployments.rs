@@ -66,8 +66,7 @@ fn used_on(servers: &[&RedisProcess], value: &str) -> u64 {
     let masters = servers.iter().filter(|server| server.is_master());
     let counters = masters.flat_map(|server| {
         let keys: Vec<String> = server.command(&["KEYS", &pattern]);
-        keys.into_iter()
-            .map(|key| server.command::<u64>(&["GET", &key]))
+        keys.into_iter().map(|key| server.command::<u64>(&["GET", &key]))
     });
     let counters: Vec<u64> = counters.collect();
     assert_eq!(counters.len(), 1, "{value}: {counters:?}");
@@ -88,10 +87,7 @@ async fn cluster_exceeds_no_limit() {
 #[tokio::test]
 async fn sentinel_exceeds_no_limit() {
     let fleet = on(SentinelProcess::with(Options::default())).await;
-    exceeds_no_limit(&fleet, &["v"], |value| {
-        used_on(&[fleet.redis.master()], value)
-    })
-    .await;
+    exceeds_no_limit(&fleet, &["v"], |value| used_on(&[fleet.redis.master()], value)).await;
 }
 
 /// Over-limit hits whose give-back is redirected stay charged.
@@ -125,10 +121,7 @@ async fn slot_that_moves_under_load_fails_no_call_and_exceeds_no_limit() {
     assert!(used >= admitted + stranded, "{used}");
     assert!(used.min(LIMIT) == admitted + stranded, "{used}, {admitted}");
     // Only what is stranded is missing.
-    assert!(
-        admitted + stranded >= LIMIT * 98 / 100,
-        "{admitted} and {stranded}"
-    );
+    assert!(admitted + stranded >= LIMIT * 98 / 100, "{admitted} and {stranded}");
 }
 
 /// Windows of a second are on a Redis of their own.
@@ -149,10 +142,7 @@ async fn redis_persecond_exceeds_no_limit() {
         let first = window();
         let admitted = fleet.paced("v", CALLS, rate).await;
         let windows = window() - first + 1;
-        assert!(
-            admitted <= windows * LIMIT_PER_SECOND,
-            "{admitted} in {windows} windows"
-        );
+        assert!(admitted <= windows * LIMIT_PER_SECOND, "{admitted} in {windows} windows");
     }
     fleet.give_back(GIVEN_BACK_AFTER).await;
     assert_eq!(commands_of(&redis), 0);

@@ -11,10 +11,7 @@ const LIMIT: u64 = 6_000;
 const HELD: &str = "tollgate_leased_hits";
 
 async fn holds_hits(service: &TestServer) {
-    eventually("the process holds hits", async || {
-        service.metric(HELD) > Some(0.0)
-    })
-    .await;
+    eventually("the process holds hits", async || service.metric(HELD) > Some(0.0)).await;
 }
 
 #[tokio::test]
@@ -97,9 +94,8 @@ async fn processes_that_come_and_go_never_exceed_the_limit() {
 
 #[tokio::test]
 async fn nothing_is_taken_before_the_replicas_are_known() {
-    let redis = RedisProcess::builder()
-        .with_user("user app on >secret ~* +@all resetchannels")
-        .start();
+    let redis =
+        RedisProcess::builder().with_user("user app on >secret ~* +@all resetchannels").start();
     let url = format!("redis://app:secret@{}", redis.address());
     let rules = leased(&per_year(LIMIT), "");
     let service = replica(TestServer::with_rules(&rules), &url).start();
@@ -157,10 +153,7 @@ async fn failover_admits_the_limit_and_what_was_not_replicated() {
     let promoted = server.with_arguments(&of).start();
     look_until("it follows", || promoted.follows_its_master());
     let proxy = Proxy::before(master.port());
-    let (rules, url) = (
-        leased(&per_year(LIMIT), ""),
-        format!("redis://{}", proxy.addr()),
-    );
+    let (rules, url) = (leased(&per_year(LIMIT), ""), format!("redis://{}", proxy.addr()));
     let start = || replica(TestServer::with_rules(&rules), &url).start();
     let mut fleet = Fleet::on(master, vec![start(), start(), start()]).await;
     let mut admitted = use_some(&fleet).await;

@@ -89,11 +89,7 @@ impl Fleet {
 impl<R> Fleet<R> {
     /// Services that share this Redis, when each of them knows the others.
     pub(crate) async fn on(redis: R, services: Vec<TestServer>) -> Self {
-        let mut fleet = Self {
-            redis,
-            services: Vec::new(),
-            clients: Vec::new(),
-        };
+        let mut fleet = Self { redis, services: Vec::new(), clients: Vec::new() };
         for service in services {
             fleet.join(service).await;
         }
@@ -121,10 +117,8 @@ impl<R> Fleet<R> {
         let probe = request("d", &[&[("key", "probe")]]);
         for client in &self.clients {
             let mut client = client.lock().await;
-            eventually("a call is answered", async || {
-                client.call(probe.clone()).await.is_ok()
-            })
-            .await;
+            eventually("a call is answered", async || client.call(probe.clone()).await.is_ok())
+                .await;
         }
     }
 
@@ -204,20 +198,13 @@ impl<R> Fleet<R> {
         let [taken, used, given_back, stranded] =
             ["taken", "used", "given_back", "stranded"].map(|event| self.hits(event));
         assert!(taken > 0, "no hits were taken ahead");
-        assert_eq!(
-            taken,
-            used + given_back + stranded,
-            "{used} {given_back} {stranded}"
-        );
+        assert_eq!(taken, used + given_back + stranded, "{used} {given_back} {stranded}");
     }
 
     /// Hits of all rules and services with this event.
     pub(crate) fn hits(&self, event: &str) -> u64 {
         let event = format!("event=\"{event}\"");
-        let pages = self
-            .services
-            .iter()
-            .map(|service| service.admin("/metrics"));
+        let pages = self.services.iter().map(|service| service.admin("/metrics"));
         let of_page = |page: String| {
             let lines = page.lines().filter_map(|line| {
                 let line = line.strip_prefix("tollgate_rule_lease_hits_total{")?;
@@ -235,11 +222,7 @@ impl<R> Fleet<R> {
         let values = self.services.iter().map(|service| service.metric(series));
         let values = values.map(|value| value.unwrap_or(0.0));
         // Counts are whole and small.
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "counts"
-        )]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts")]
         values.map(|value| value as u64).sum()
     }
 }

@@ -18,12 +18,8 @@ const LIMIT: u64 = 200;
 const HELD_MAX: u64 = LIMIT / 10;
 
 /// Rows of rules whose requests pass over the limit, and are counted there: no lease admits those.
-const EXACT: [&str; 4] = [
-    "shadow_mode",
-    "enforce_percent, no key",
-    "quota_mode",
-    "on_limit: degrade",
-];
+const EXACT: [&str; 4] =
+    ["shadow_mode", "enforce_percent, no key", "quota_mode", "on_limit: degrade"];
 /// A row a feature: its name, its domain, and its calls.
 ///
 /// `220 k hits 5` is 220 calls, `a + b` a call with two descriptors, `refund 5` gives back,
@@ -128,9 +124,7 @@ struct Step<'s> {
 
 impl<'s> Step<'s> {
     fn read(text: &'s str) -> Self {
-        let (process, rest) = text
-            .strip_prefix("other ")
-            .map_or((0, text), |rest| (1, rest));
+        let (process, rest) = text.strip_prefix("other ").map_or((0, text), |rest| (1, rest));
         let until = rest.strip_prefix("until ");
         let (calls, rest) = match until {
             Some(rest) => ("1", rest),
@@ -178,10 +172,7 @@ impl<'s> Step<'s> {
 }
 
 async fn clients(fleet: &Fleet) -> [Client; 2] {
-    [
-        fleet.services[0].client().await,
-        fleet.services[1].client().await,
-    ]
+    [fleet.services[0].client().await, fleet.services[1].client().await]
 }
 
 #[tokio::test]
@@ -190,9 +181,7 @@ async fn leased_rules_answer_and_count_as_exact_ones() {
     let (mut leased_clients, mut exact_clients) = (clients(&leased).await, clients(&exact).await);
     for line in ROWS.trim().lines() {
         let cells: Vec<&str> = line.split(" | ").collect();
-        let [name, domain, steps] = cells[..] else {
-            panic!("three cells, not {line}")
-        };
+        let [name, domain, steps] = cells[..] else { panic!("three cells, not {line}") };
         let before = leased.hits("used");
         for text in steps.split("; ") {
             let step = Step::read(text);
@@ -270,10 +259,7 @@ fn assert_equal_metrics(leased: &Fleet, exact: &Fleet) {
             0.0
         };
         let leased = leased.get(name).copied().unwrap_or_default();
-        assert!(
-            (leased - count).abs() <= most,
-            "{name}: {leased}, not {count}"
-        );
+        assert!((leased - count).abs() <= most, "{name}: {leased}, not {count}");
     }
     assert_eq!(leased.len(), exact.len());
 }

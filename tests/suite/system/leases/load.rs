@@ -72,19 +72,13 @@ impl Load {
     /// Waits until this many more calls are admitted.
     pub(super) async fn admits(&self, calls: u64) {
         let enough = self.answers().admitted + calls;
-        eventually("calls are admitted", async || {
-            self.answers().admitted >= enough
-        })
-        .await;
+        eventually("calls are admitted", async || self.answers().admitted >= enough).await;
     }
 
     /// Waits until this many more calls are over limit.
     pub(super) async fn is_over_limit(&self, calls: u64) {
         let enough = self.answers().over + calls;
-        eventually("calls are over limit", async || {
-            self.answers().over >= enough
-        })
-        .await;
+        eventually("calls are over limit", async || self.answers().over >= enough).await;
     }
 
     /// Stops all clients after their current call.

@@ -38,25 +38,15 @@ async fn reset_and_grant_change_the_leases_of_one_counter() {
         .await;
         assert!(held(&fleet, value).iter().all(|held| *held > 0), "{value}");
     }
-    let (dropped, kept) = (
-        held(&fleet, "hot").iter().sum::<u64>(),
-        held(&fleet, "other"),
-    );
+    let (dropped, kept) = (held(&fleet, "hot").iter().sum::<u64>(), held(&fleet, "other"));
 
-    act(
-        &fleet.services[0],
-        "reset",
-        &json!({"domain": "d", "descriptor": [["key", "hot"]]}),
-    );
+    act(&fleet.services[0], "reset", &json!({"domain": "d", "descriptor": [["key", "hot"]]}));
     eventually("leases of the counter are dropped", async || {
         fleet.sum("tollgate_lease_stranded_hits_total{cause=\"dropped\"}") == dropped
     })
     .await;
     let admitted = fleet.use_up("hot").await;
-    assert!(
-        (LIMIT..=LIMIT + LIMIT / 10).contains(&admitted),
-        "{admitted}"
-    );
+    assert!((LIMIT..=LIMIT + LIMIT / 10).contains(&admitted), "{admitted}");
 
     let granted = 500;
     act(
@@ -73,9 +63,6 @@ async fn reset_and_grant_change_the_leases_of_one_counter() {
     };
     let admitted = tokio::time::timeout(PATIENCE, passes).await;
     let admitted = admitted.expect("all that is granted passes") + fleet.use_up("hot").await;
-    assert!(
-        (granted..=granted + LIMIT / 10).contains(&admitted),
-        "{admitted}"
-    );
+    assert!((granted..=granted + LIMIT / 10).contains(&admitted), "{admitted}");
     assert_eq!(held(&fleet, "other"), kept);
 }

@@ -17,10 +17,7 @@ const HELD: &str = "tollgate_leased_hits";
 
 /// Calls that were answered by `on_store_error`.
 fn fallbacks(fleet: &Fleet) -> u64 {
-    let pages = fleet
-        .services
-        .iter()
-        .map(|service| service.admin("/metrics"));
+    let pages = fleet.services.iter().map(|service| service.admin("/metrics"));
     let of_page = |page: String| {
         let lines = page.lines();
         let lines = lines.filter(|line| line.starts_with("tollgate_store_fallbacks_total{"));
@@ -57,16 +54,10 @@ async fn held_hits_are_used_before_the_policy(
     let mut fleet = Fleet::on(redis, vec![start(), start()]).await;
     let mut admitted = fleet.in_turn("hot", CALLS).await;
     assert_eq!(admitted, 2 * CALLS);
-    eventually("no take is in flight", async || {
-        fleet.used("hot") == admitted + fleet.sum(HELD)
-    })
-    .await;
+    eventually("no take is in flight", async || fleet.used("hot") == admitted + fleet.sum(HELD))
+        .await;
     let refunded = refund_one_each(&fleet).await;
-    let held: Vec<u64> = fleet
-        .services
-        .iter()
-        .map(|service| whole(service.metric(HELD)))
-        .collect();
+    let held: Vec<u64> = fleet.services.iter().map(|service| whole(service.metric(HELD))).collect();
     assert!(held.iter().all(|held| *held > 0), "{held:?}");
 
     begin(&mut fleet.redis, &proxy);
@@ -88,19 +79,13 @@ async fn held_hits_are_used_before_the_policy(
     assert_eq!(fleet.sum(HELD), 0);
 
     end(&mut fleet.redis, &proxy);
-    eventually("Redis is used again", async || {
-        fleet.sum("tollgate_store_breaker_open") == 0
-    })
-    .await;
+    eventually("Redis is used again", async || fleet.sum("tollgate_store_breaker_open") == 0).await;
     admitted += fleet.use_up("hot").await;
     // The second refund was not known to the first process.
     let unknown = fleet.sum("tollgate_store_ambiguous_total");
     let most = LIMIT + refunded + 1 + unknown;
     let least = LIMIT - fleet.hits("stranded") - unknown;
-    assert!(
-        (least..=most).contains(&admitted),
-        "{admitted}: {least} to {most}"
-    );
+    assert!((least..=most).contains(&admitted), "{admitted}: {least} to {most}");
 }
 
 #[tokio::test]
@@ -134,10 +119,7 @@ async fn held_hits_are_used_while_redis_is_slower_than_store_timeout() {
 async fn slow_redis_admits_the_limit_and_fails_no_call() {
     let redis = RedisProcess::start();
     let proxy = Proxy::before(redis.port());
-    let (rules, url) = (
-        leased(&per_year(LIMIT), ""),
-        format!("redis://{}", proxy.addr()),
-    );
+    let (rules, url) = (leased(&per_year(LIMIT), ""), format!("redis://{}", proxy.addr()));
     let start = || replica(TestServer::with_rules(&rules), &url).start();
     let fleet = Fleet::on(redis, vec![start(), start()]).await;
     proxy.set(Fault::Delay(Duration::from_millis(200)));

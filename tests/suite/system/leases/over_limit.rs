@@ -11,12 +11,9 @@ const TAKES: u64 = LIMIT / 10;
 
 #[tokio::test]
 async fn leased_and_exact_answers_are_equal() {
-    for algorithm in [
-        "fixed_window",
-        "sliding_window",
-        "sliding_window, buckets: 6",
-        "token_bucket",
-    ] {
+    for algorithm in
+        ["fixed_window", "sliding_window", "sliding_window, buckets: 6", "token_bucket"]
+    {
         leased_equals_exact(algorithm).await;
     }
 }
@@ -54,9 +51,7 @@ async fn leased_equals_exact(algorithm: &str) {
     });
     assert_eq!(replies, [(429, true); 2], "{algorithm}");
     let count = |key: &str, name: &str| {
-        fleet.sum(&format!(
-            "ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"{key}\"}}"
-        ))
+        fleet.sum(&format!("ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"{key}\"}}"))
     };
     for name in ["over_limit", "within_limit", "total_hits"] {
         let (leased, exact) = (count("key", name), count("exact", name));

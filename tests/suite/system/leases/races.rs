@@ -46,10 +46,7 @@ async fn refilling_bucket_admits_at_most_a_tenth_more() {
     let admitted: usize = compete(&fleet, 1).into_iter().sum();
     let refilled = began.elapsed().as_micros() * BURST as u128 / 1_000_000;
     let refilled = usize::try_from(refilled).expect("a few seconds");
-    assert!(
-        admitted <= BURST * 11 / 10 + refilled,
-        "{admitted} of {BURST} and {refilled}"
-    );
+    assert!(admitted <= BURST * 11 / 10 + refilled, "{admitted} of {BURST} and {refilled}");
     fleet.give_back(GIVEN_BACK_AFTER).await;
 }
 
@@ -60,10 +57,7 @@ async fn never_over(algorithm: &str) {
     let options = format!(", lease: 200ms, algorithm: {algorithm}");
     let fleet = Fleet::of(SERVICES, &limit, &options).await;
     let admitted = compete(&fleet, rounds);
-    assert!(
-        admitted.iter().all(|&admitted| admitted <= LIMIT),
-        "{admitted:?}"
-    );
+    assert!(admitted.iter().all(|&admitted| admitted <= LIMIT), "{admitted:?}");
     fleet.give_back(GIVEN_BACK_AFTER).await;
     for (round, admitted) in admitted.into_iter().enumerate() {
         let round = round.to_string();

@@ -40,9 +40,8 @@ descriptors:
 
 #[tokio::test]
 async fn calls_far_from_redis_are_leased_and_never_over_the_limit() {
-    let seconds = env::var(SECONDS_VARIABLE).map_or(SECONDS, |seconds| {
-        seconds.parse().expect("it is a number of seconds")
-    });
+    let seconds = env::var(SECONDS_VARIABLE)
+        .map_or(SECONDS, |seconds| seconds.parse().expect("it is a number of seconds"));
     let redis = RedisProcess::start();
     let links: Vec<Proxy> = (0..REGIONS).map(|_| Proxy::before(redis.port())).collect();
     let start = |link: &Proxy| {
@@ -64,20 +63,14 @@ async fn calls_far_from_redis_are_leased_and_never_over_the_limit() {
     let before = fleet.hits("used");
     let calls = load(seconds).await;
     let leased = fleet.hits("used") - before;
-    assert!(
-        leased * 1_000 >= calls * LEASED_MIN,
-        "{leased} of {calls} calls"
-    );
+    assert!(leased * 1_000 >= calls * LEASED_MIN, "{leased} of {calls} calls");
     assert_eq!(fallbacks(&fleet), 0);
 
     let window = || Clock::system().now().as_micros() / 60_000_000;
     let first = window();
     let admitted = fleet.paced("small", SMALL_LIMIT, RATE).await;
     let windows = window() - first + 1;
-    assert!(
-        admitted <= windows * SMALL_LIMIT,
-        "{admitted} in {windows} windows"
-    );
+    assert!(admitted <= windows * SMALL_LIMIT, "{admitted} in {windows} windows");
 
     let cut = async {
         let set = |fault| links.iter().for_each(|link| link.set(fault));
@@ -92,10 +85,7 @@ async fn calls_far_from_redis_are_leased_and_never_over_the_limit() {
 
 /// Checks without a verdict of Redis, of all services and causes.
 fn fallbacks<R>(fleet: &Fleet<R>) -> u64 {
-    let pages = fleet
-        .services
-        .iter()
-        .map(|service| service.admin("/metrics"));
+    let pages = fleet.services.iter().map(|service| service.admin("/metrics"));
     let of_page = |page: String| {
         let lines = page.lines().filter_map(|line| {
             let series = line.strip_prefix("tollgate_store_fallbacks_total{")?;

@@ -15,12 +15,9 @@ const DECIDED: u64 = 300;
 
 #[tokio::test]
 async fn consistency_changes_lose_no_count() {
-    for algorithm in [
-        "fixed_window",
-        "sliding_window",
-        "sliding_window, buckets: 6",
-        "token_bucket",
-    ] {
+    for algorithm in
+        ["fixed_window", "sliding_window", "sliding_window, buckets: 6", "token_bucket"]
+    {
         changes_lose_no_count(algorithm).await;
     }
 }

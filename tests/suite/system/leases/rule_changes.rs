@@ -44,10 +44,7 @@ async fn under_load<R>(fleet: &Fleet<R>, changes: impl Future<Output = ()>) -> u
 /// Waits until leases of the present rules were used.
 async fn uses_leases<R>(fleet: &Fleet<R>) {
     let before = fleet.hits("used");
-    eventually("leases are used", async || {
-        fleet.hits("used") >= before + USED
-    })
-    .await;
+    eventually("leases are used", async || fleet.hits("used") >= before + USED).await;
 }
 
 /// Hits that the counter of the rules in force has.
@@ -61,12 +58,7 @@ async fn used<R>(fleet: &Fleet<R>, limit: u64) -> u64 {
 
 /// Waits until every service has another hash of its rules, after this.
 async fn changed<R>(fleet: &Fleet<R>, change: impl FnOnce()) {
-    let hashes = || {
-        fleet
-            .services
-            .iter()
-            .map(|service| service.metric("tollgate_rules_hash"))
-    };
+    let hashes = || fleet.services.iter().map(|service| service.metric("tollgate_rules_hash"));
     let before: Vec<_> = hashes().collect();
     change();
     eventually("all have the new rules", async || {
@@ -122,11 +114,7 @@ async fn algorithms_change_by_files() {
     .await;
     let mut counted = 0;
     for algorithm in algorithms {
-        write_file(
-            &fleet,
-            &format!("{}# {algorithm}\n", file(LIMIT, algorithm)),
-        )
-        .await;
+        write_file(&fleet, &format!("{}# {algorithm}\n", file(LIMIT, algorithm))).await;
         let of_one = used(&fleet, LIMIT).await;
         assert!(of_one >= USED, "{algorithm}: {of_one}");
         counted += of_one;
@@ -194,10 +182,7 @@ async fn limit_algorithm_and_consistency_change_by_xds() {
 async fn consistency_of_rules_of_envoy_gateway_changes_by_the_overlay() {
     let plane = ControlPlane::start();
     let rule = json!({"key": "key", "rate_limit": {"unit": "YEAR", "requests_per_unit": LIMIT}});
-    plane.serve(
-        "1",
-        &json!([{"name": "d", "domain": "d", "descriptors": [rule]}]),
-    );
+    plane.serve("1", &json!([{"name": "d", "domain": "d", "descriptors": [rule]}]));
     let directory = TempDir::new().expect("a temporary directory can be made");
     let path = directory.path().join("overlay.yaml");
     let overlay = |consistency: &str| {

@@ -100,16 +100,12 @@ async fn feed_log_and_spans_name_leases_as_source() {
             ("REFUSALS_LOG_SAMPLE_RATE", "1"),
             ("REFUSALS_LOG_LINES_PER_SECOND_MAX", "100000"),
             ("TRACING_ENABLED", "true"),
-            (
-                "OTEL_EXPORTER_OTLP_ENDPOINT",
-                &format!("http://{}", collector.http),
-            ),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{}", collector.http)),
         ])
         .start();
     server.metric_becomes("tollgate_replicas", 1.0).await;
     let mut feed = Connection::open(server.admin);
-    feed.write(b"GET /api/v1/over-limit HTTP/1.1\r\nhost: test\r\n\r\n")
-        .expect("it is open");
+    feed.write(b"GET /api/v1/over-limit HTTP/1.1\r\nhost: test\r\n\r\n").expect("it is open");
     find_line(&mut feed, "text/event-stream");
     let mut client = server.client().await;
     let mut admitted = 0;
@@ -153,27 +149,18 @@ async fn trial_has_a_class_for_leased_verdicts() {
         }
     }
     let upstream = TestServer::with_rules(&rules(400, "")).start();
-    let server = on_redis(&leased)
-        .with_env("TRIAL_UPSTREAM", &upstream.grpc.to_string())
-        .start();
+    let server = on_redis(&leased).with_env("TRIAL_UPSTREAM", &upstream.grpc.to_string()).start();
     server.metric_becomes("tollgate_replicas", 1.0).await;
     let mut client = server.client().await;
     for _ in 0..400 {
         assert_eq!(client.ask("d", &[("key", "hot")]).await, Code::Ok);
     }
-    eventually("requests are compared", async || {
-        json_of(&server, "/trial")["requests"] == 400
-    })
-    .await;
+    eventually("requests are compared", async || json_of(&server, "/trial")["requests"] == 400)
+        .await;
     let shown = json_of(&server, "/trial");
     let rule = &shown["rules"][0];
-    assert_eq!(
-        (&rule["over_here"], &rule["over_there"]),
-        (&json!(200), &json!(0))
-    );
-    let held = server
-        .metric("tollgate_lease_held_answers_total")
-        .expect("it is exposed");
+    assert_eq!((&rule["over_here"], &rule["over_there"]), (&json!(200), &json!(0)));
+    let held = server.metric("tollgate_lease_held_answers_total").expect("it is exposed");
     assert!(held > 0.0);
     assert_eq!(rule["classes"]["leased"].as_f64(), Some(held), "{rule}");
 }

@@ -147,10 +147,7 @@ fn errors_never_quote_the_text() {
         let error = server_address(&url).expect_err(&url);
         assert_eq!(Some(format!("{error:?}")), expected, "{url}");
         let text = error.to_string();
-        assert!(
-            !text.contains("s3") && !text.contains("cret"),
-            "{url}: {text}"
-        );
+        assert!(!text.contains("s3") && !text.contains("cret"), "{url}: {text}");
     }
 }
 
@@ -165,11 +162,7 @@ fn each_part_of_redis_auth_wins_over_the_url() {
 
 #[test]
 fn unknown_parameters_are_warned_about() {
-    for url in [
-        "redis://h:1?protocol=3",
-        "rediss://h:1/#insecure",
-        "redis://h:1?ssl=true&db=3",
-    ] {
+    for url in ["redis://h:1?protocol=3", "rediss://h:1/#insecure", "redis://h:1?ssl=true&db=3"] {
         let parsed = server_address(url).expect(url);
         assert!(parsed.warning.is_some(), "{url}");
     }

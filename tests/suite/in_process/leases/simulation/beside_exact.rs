@@ -65,9 +65,7 @@ impl Calm {
         let load = rng.choice(LOADS).unwrap_or(90);
         let replicas = rng.u32(1..=if load > 200 { 4 } else { 16 });
         let requests = 300 + 30 * replicas + rng.u32(0..300);
-        let (seconds, buckets) = rng
-            .choice([(1, 1), (5, 5), (10, 4), (60, 6)])
-            .unwrap_or((1, 1));
+        let (seconds, buckets) = rng.choice([(1, 1), (5, 5), (10, 4), (60, 6)]).unwrap_or((1, 1));
         let which = rng.u8(0..4);
         let algorithm = match which {
             0 => Algorithm::FixedWindow,
@@ -114,9 +112,8 @@ impl Calm {
         let exact = Exact::play(&self.history);
         let limit = self.history.limits[0];
         let replicas = world.replicas.iter();
-        let (offered, admitted): (Vec<u64>, Vec<u64>) = replicas
-            .map(|replica| (replica.offered, replica.admitted))
-            .unzip();
+        let (offered, admitted): (Vec<u64>, Vec<u64>) =
+            replicas.map(|replica| (replica.offered, replica.admitted)).unzip();
         let all: u64 = admitted.iter().sum();
         let exactly: u64 = exact.admitted.iter().sum();
         if self.load < 100 {
@@ -155,11 +152,7 @@ impl Calm {
     }
 
     fn broken(&self, what: &str) -> Broken {
-        let Self {
-            history,
-            load,
-            shape,
-        } = self;
+        let Self { history, load, shape } = self;
         Broken(format!(
             "{what}: seed {}, {shape:?}, load {load} %, {} replicas, {:?}",
             history.seed, history.replicas, history.limits[0]
@@ -168,12 +161,8 @@ impl Calm {
 }
 
 impl Class {
-    pub(super) const ALL: [Self; 4] = [
-        Self::FixedWindow,
-        Self::SubWindows,
-        Self::SlidingWindow,
-        Self::TokenBucket,
-    ];
+    pub(super) const ALL: [Self; 4] =
+        [Self::FixedWindow, Self::SubWindows, Self::SlidingWindow, Self::TokenBucket];
 
     fn of(limit: &Limit) -> Self {
         match limit.algorithm {
@@ -205,15 +194,11 @@ impl Class {
     /// Checks all histories of the class. Returns a line of figures.
     pub(super) fn check(self, all: &[Figures]) -> String {
         let of_class = all.iter().filter(|figures| figures.class == self);
-        let (admitted, less_fair): (Vec<f64>, Vec<f64>) = of_class
-            .map(|figures| (figures.admitted, figures.less_fair))
-            .unzip();
+        let (admitted, less_fair): (Vec<f64>, Vec<f64>) =
+            of_class.map(|figures| (figures.admitted, figures.less_fair)).unzip();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
         let less_fair_max = self.less_fair_max();
-        let unfair = less_fair
-            .iter()
-            .filter(|less| **less > less_fair_max)
-            .count();
+        let unfair = less_fair.iter().filter(|less| **less > less_fair_max).count();
         let text = format!(
             "{self:?}: {} histories, {:.4} of exact (at least {:.4}), less fair by {:.4} (at most {:.4}; {unfair} by more than {less_fair_max})",
             admitted.len(),
@@ -222,11 +207,7 @@ impl Class {
             mean(&less_fair),
             less_fair.iter().copied().fold(0.0, f64::max),
         );
-        let mean_min = if self == Self::FixedWindow {
-            0.9999
-        } else {
-            0.99
-        };
+        let mean_min = if self == Self::FixedWindow { 0.9999 } else { 0.99 };
         let is_kept = mean(&admitted) >= mean_min && unfair * 50 <= less_fair.len();
         assert!(is_kept, "{text}");
         text
@@ -255,11 +236,7 @@ impl Shape {
                 usize::from(is_later).min(replicas - 1)
             }
         };
-        Step {
-            at: Time::from_micros(DAY + after),
-            replica,
-            act: Act::Call(1, Caller::Waits),
-        }
+        Step { at: Time::from_micros(DAY + after), replica, act: Act::Call(1, Caller::Waits) }
     }
 }
 
@@ -291,13 +268,8 @@ fn ratio(part: u64, all: u64) -> f64 {
 
 /// Jain's index of fairness: 1 if each replica has the same part of what it was offered.
 fn jain(admitted: &[u64], offered: &[u64]) -> f64 {
-    let parts = admitted
-        .iter()
-        .zip(offered)
-        .filter(|(_, offered)| **offered > 0);
-    let parts: Vec<f64> = parts
-        .map(|(admitted, offered)| ratio(*admitted, *offered))
-        .collect();
+    let parts = admitted.iter().zip(offered).filter(|(_, offered)| **offered > 0);
+    let parts: Vec<f64> = parts.map(|(admitted, offered)| ratio(*admitted, *offered)).collect();
     let sum: f64 = parts.iter().sum();
     let squares: f64 = parts.iter().map(|part| part * part).sum();
     sum * sum / (parts.len() as f64 * squares)

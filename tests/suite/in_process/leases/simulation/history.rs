@@ -81,16 +81,10 @@ impl History {
         if rng.u8(0..4) == 0 {
             let requests = requests / 2 + rng.u32(0..requests);
             let burst = terms.burst.map(|_| requests);
-            limits.push(limit_of(&Terms {
-                requests: requests.into(),
-                burst,
-                ..terms
-            }));
+            limits.push(limit_of(&Terms { requests: requests.into(), burst, ..terms }));
         }
         let limit = limits[0];
-        let horizon = LeaseTerms::new(&limit, None)
-            .expect("it can have leases")
-            .horizon;
+        let horizon = LeaseTerms::new(&limit, None).expect("it can have leases").horizon;
         let period = horizon.as_micros();
         let calls = rng.u64(20..=160);
         let lasts = (period * rng.u64(4..=48) / 16).max(1_000);
@@ -127,13 +121,7 @@ impl History {
                 (Time::from_micros(from), Time::from_micros(until))
             }),
         };
-        Self {
-            seed,
-            limits,
-            replicas: replicas as usize,
-            network,
-            steps,
-        }
+        Self { seed, limits, replicas: replicas as usize, network, steps }
     }
 
     /// The shortest part of the history that fails as well.
@@ -223,11 +211,7 @@ fn random_terms(rng: &mut Rng, requests: u32) -> Terms {
         .choice([(Unit::Second, 12), (Unit::Minute, 3), (Unit::Hour, 1)])
         .unwrap_or((Unit::Second, 1));
     let unit_multiplier = rng.u32(1..=most);
-    let seconds = if unit == Unit::Second {
-        unit_multiplier
-    } else {
-        60
-    };
+    let seconds = if unit == Unit::Second { unit_multiplier } else { 60 };
     Terms {
         unit_multiplier,
         burst: (which == 3 && rng.bool()).then(|| requests * rng.u32(1..=3)),

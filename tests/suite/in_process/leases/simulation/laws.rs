@@ -134,8 +134,7 @@ impl Admitted {
 impl Ledger {
     /// Hits that a replica that is killed now strands.
     pub(super) fn outstanding(&self) -> u64 {
-        self.granted
-            .saturating_sub(self.used + self.given_back + self.lost)
+        self.granted.saturating_sub(self.used + self.given_back + self.lost)
     }
 
     pub(super) fn check(&self) -> Kept {
@@ -182,14 +181,7 @@ pub(super) fn greatest(limits: &[Limit]) -> Limit {
 
 /// The identity of the metrics.
 pub(super) fn check_identity(totals: &Events, held: u64) -> Kept {
-    let Events {
-        taken,
-        used,
-        given_back,
-        window,
-        unknown,
-        dropped,
-    } = *totals;
+    let Events { taken, used, given_back, window, unknown, dropped } = *totals;
     if taken != used + given_back + window + unknown + dropped + held {
         return Err(Broken(format!("identity: {totals:?}, held {held}")));
     }

@@ -93,8 +93,7 @@ impl Replica {
             return Ok(());
         }
         let most = self.demand.most;
-        self.ledger(index, window)
-            .check_bound(limit, replicas, most)
+        self.ledger(index, window).check_bound(limit, replicas, most)
     }
 
     /// Counts the demand of a counter without leases. Once it is hot it may have some.
@@ -194,14 +193,8 @@ impl Entry {
     }
 
     fn check(&mut self) -> Kept {
-        let Events {
-            taken,
-            used,
-            given_back,
-            window,
-            unknown,
-            dropped,
-        } = self.counter.take_events();
+        let Events { taken, used, given_back, window, unknown, dropped } =
+            self.counter.take_events();
         self.totals.taken += taken;
         self.totals.used += used;
         self.totals.given_back += given_back;

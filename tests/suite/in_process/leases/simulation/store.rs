@@ -87,11 +87,7 @@ impl Store {
                 hits
             }
             Op::Take { hits, replicas } => {
-                let room = if grants_above_limit {
-                    hits
-                } else {
-                    room(&limit, before, replicas)
-                };
+                let room = if grants_above_limit { hits } else { room(&limit, before, replicas) };
                 reply.granted = hits.min(room);
                 let charge = Counter::charge(&limit, Hits::Add(reply.granted));
                 counter.apply(&limit, charged_at, Call::PEEK, charge);

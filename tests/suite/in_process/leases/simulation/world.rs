@@ -87,10 +87,7 @@ impl<'h> World<'h> {
             history,
             mistake,
             rng: Rng::with_seed(history.seed),
-            now: history
-                .steps
-                .first()
-                .map_or(Time::default(), |step| step.at),
+            now: history.steps.first().map_or(Time::default(), |step| step.at),
             queue: BinaryHeap::new(),
             scheduled: 0,
             requests: Vec::new(),
@@ -160,13 +157,7 @@ impl<'h> World<'h> {
                 if let Some(entry) = replica.entry(limit) {
                     entry.end_hold();
                 }
-                self.send(
-                    index,
-                    limit,
-                    Op::Call(Hits::Refund(hits)),
-                    None,
-                    Purpose::None,
-                );
+                self.send(index, limit, Op::Call(Hits::Refund(hits)), None, Purpose::None);
             }
             Act::Crash => replica.crash(),
             Act::Clock(error) => replica.set_clock(error),
@@ -210,13 +201,7 @@ impl<'h> World<'h> {
             }
             Answer::Reserved(asked) | Answer::Ask(asked) if matches!(caller, Caller::Vetoes) => {
                 let op = Op::Call(Hits::Peek);
-                self.send(
-                    index,
-                    limit,
-                    op,
-                    None,
-                    Purpose::Other(asked, Settled::Unused),
-                );
+                self.send(index, limit, op, None, Purpose::Other(asked, Settled::Unused));
             }
             Answer::Reserved(asked) => {
                 let op = Op::Call(Hits::Peek);
@@ -257,19 +242,11 @@ impl<'h> World<'h> {
         replica.is_sweeping = false;
         let mut due = Vec::new();
         for (limit, entry) in replica.entries() {
-            due.extend(
-                entry
-                    .give_back(core_now)?
-                    .into_iter()
-                    .map(|due| (limit, due)),
-            );
+            due.extend(entry.give_back(core_now)?.into_iter().map(|due| (limit, due)));
         }
         replica.remove_idle(core_now);
         for (limit, give_back) in due {
-            let op = Op::GiveBack {
-                hits: give_back.hits(),
-                until: give_back.until(),
-            };
+            let op = Op::GiveBack { hits: give_back.hits(), until: give_back.until() };
             let at = Some(give_back.window());
             self.send(index, limit, op, at, Purpose::GiveBack(give_back));
         }

@@ -92,12 +92,10 @@ impl World<'_> {
         let window = limit.usable(reply.charged_at).0;
         let ledger = (replica.generation == request.generation)
             .then(|| replica.ledger(request.limit, window));
-        self.admitted
-            .refund(limit, reply.charged_at, reply.refunded);
+        self.admitted.refund(limit, reply.charged_at, reply.refunded);
         match command.op {
             Op::Call(Hits::Add(hits)) if !reply.over => {
-                self.admitted
-                    .admit(limit, reply.charged_at, hits, self.now)?;
+                self.admitted.admit(limit, reply.charged_at, hits, self.now)?;
             }
             Op::Call(_) => {}
             Op::Take { .. } => {
@@ -121,10 +119,8 @@ impl World<'_> {
                 }
             }
         }
-        let text = format!(
-            "over {}, granted {}, applied {}",
-            reply.over, reply.granted, reply.is_applied
-        );
+        let text =
+            format!("over {}, granted {}, applied {}", reply.over, reply.granted, reply.is_applied);
         request.reply = Some(reply);
         self.note(|| format!("  {id} arrives: {text}"));
         Ok(())
@@ -195,12 +191,7 @@ impl World<'_> {
         asked: tollgate::algorithm::lease::Asked,
         settled: Settled,
     ) -> Kept {
-        let Request {
-            replica: index,
-            limit,
-            command,
-            ..
-        } = self.requests[id];
+        let Request { replica: index, limit, command, .. } = self.requests[id];
         let (now, reserved) = (self.core_time(index), asked.reserved());
         if let Some(entry) = self.replicas[index].entry(limit) {
             entry.settle(asked, settled, now)?;
