@@ -243,7 +243,8 @@ impl Redis {
 
     /// Sends calls with so many checks each, in one pipeline.
     fn decide(&mut self, case: &mut Case, calls: &[u64]) {
-        let (mut commands, mut scripts) = (redis::pipe(), 0);
+        let mut commands = redis::pipe();
+        let mut scripts = 0;
         for &checks in calls {
             let (_, now) = case.check(case.asked_redis);
             let mut lines = Vec::new();

@@ -172,7 +172,9 @@ pub(crate) async fn serve(
     errors: AcceptErrors,
     metrics: HttpMetrics,
 ) {
-    let (lifecycle, errors, metrics) = (&lifecycle, &errors, &metrics);
+    let lifecycle = &lifecycle;
+    let errors = &errors;
+    let metrics = &metrics;
     let serving = listeners.into_iter().map(|(listener, router)| async move {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => {

@@ -90,11 +90,13 @@ pub(crate) async fn serve<I>(
     let accept = async {
         let mut incoming = pin!(incoming);
         while let Some((connection, peer)) = incoming.next().await {
-            let (address, peer) = (peer, peer.map(client_of));
+            let address = peer;
+            let peer = peer.map(client_of);
             if !budget.make_room(peer) {
                 continue;
             }
-            let (activity, router) = (budget.activity(), router.clone());
+            let activity = budget.activity();
+            let router = router.clone();
             let socket =
                 TrackedSocket::new(connection, activity.clone(), metrics.write_timeouts.clone());
             let of_requests = activity.clone();
@@ -111,7 +113,8 @@ pub(crate) async fn serve<I>(
                 }
             });
             let serving = builder.serve_connection(TokioIo::new(socket), service);
-            let (stopping, of_connection) = (stopping.clone(), activity.clone());
+            let stopping = stopping.clone();
+            let of_connection = activity.clone();
             let task = connections.spawn(async move {
                 let mut serving = pin!(serving);
                 let ended = tokio::select! {

@@ -319,7 +319,8 @@ fn grpc_services_implement_generated_traits() {
 fn packages_that_the_service_is_known_by_are_used() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| fs::read_to_string(root.join(name)).expect("a file of the package");
-    let (manifest, build) = (read("Cargo.toml"), read("build.rs"));
+    let manifest = read("Cargo.toml");
+    let build = read("build.rs");
     let sources = sources();
     report(KNOWN_BY.iter().filter_map(|(package, used)| {
         let is_dependency = manifest.lines().any(|line| {
@@ -361,7 +362,8 @@ fn files_and_functions_are_short() {
 
 #[test]
 fn the_core_and_the_operator_tools_do_not_grow() {
-    let (mut core, mut tools) = (0, 0);
+    let mut core = 0;
+    let mut tools = 0;
     for Source { file, lines, .. } in sources() {
         let lines = lines.iter().map(|line| line.trim_start());
         let counted = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
@@ -392,8 +394,7 @@ fn the_top_of_src_has_few_names() {
 #[test]
 fn lines_are_narrow() {
     report(sources().iter().flat_map(|source| {
-        let lines = source.lines.iter();
-        let wide = lines.filter(|line| {
+        let wide = source.lines.iter().filter(|line| {
             line.chars().count() > COLUMNS_MAX && !line.contains('"') && !line.ends_with('\\')
         });
         let wide: Vec<_> = wide.map(|line| format!("src/{}: {line}", source.file)).collect();

@@ -90,7 +90,8 @@ impl Store {
 impl Service {
     /// One with default settings, and the client's end of its connection.
     pub(crate) fn new(store: Store, dialer: Dialer) -> (Self, Socket) {
-        let (metrics, clock) = (Metrics::new(), Clock::starting_at(START));
+        let metrics = Metrics::new();
+        let clock = Clock::starting_at(START);
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
         let source = Source { name: "bench".into(), path: "bench.yaml".into(), text: RULES.into() };
         let rules = Arc::new(LiveRules::default());

@@ -27,7 +27,8 @@ impl Process {
 
     fn of(pid: &str) -> Option<Self> {
         let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
-        let (stat, status) = (read("stat")?, read("status")?);
+        let stat = read("stat")?;
+        let status = read("status")?;
         // The name comes in parentheses and may hold anything; what follows it starts with field 3.
         let (_, fields) = stat.rsplit_once(')')?;
         let ticks = fields.split_ascii_whitespace().skip(14 - 3).take(2);

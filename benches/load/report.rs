@@ -27,7 +27,8 @@ pub fn print(args: &Args, outcome: &Outcome) {
 
 fn print_table(args: &Args, outcome: &Outcome) {
     let line = |title: &str, text: String| println!("{title:<12}{text}");
-    let (connections, places) = (&outcome.connections, args.in_flight());
+    let connections = &outcome.connections;
+    let places = args.in_flight();
     let looped = args.rate.map_or_else(
         || format!("closed loop, {places} in flight"),
         |rate| format!("open loop, {rate} due per second, at most {places} in flight"),
@@ -197,8 +198,7 @@ fn late(outcome: &Outcome) -> Value {
 
 fn account(tally: &Tally) -> Value {
     let counts = |counts: &BTreeMap<String, u64>| -> Map<String, Value> {
-        let pairs = counts.iter();
-        pairs.map(|(name, &count)| (name.clone(), count.into())).collect()
+        counts.iter().map(|(name, &count)| (name.clone(), count.into())).collect()
     };
     json!({
         "sent": tally.sent,
@@ -223,8 +223,11 @@ impl Outcome {
 
     /// CPU time of all processes that were asked about; nothing if none were, or one of them ended.
     fn cpu_sum_us(&self) -> Option<u64> {
-        let costs = self.processes.iter();
-        let sum = costs.map(|(_, process)| Some(process.as_ref()?.cpu_us)).sum::<Option<u64>>();
+        let sum = self
+            .processes
+            .iter()
+            .map(|(_, process)| Some(process.as_ref()?.cpu_us))
+            .sum::<Option<u64>>();
         sum.filter(|_| !self.processes.is_empty())
     }
 }

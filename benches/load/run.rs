@@ -121,7 +121,8 @@ pub async fn run(args: &Args) -> anyhow::Result<Outcome> {
     let [warmup, mut measured] = run.tallies.into_inner();
     measured.unsent += run.schedule.untaken();
     for tally in [&warmup, &measured] {
-        let (sent, accounted) = (tally.sent, tally.accounted());
+        let sent = tally.sent;
+        let accounted = tally.accounted();
         ensure!(sent == accounted, "lost track: {sent} requests sent, {accounted} accounted for");
     }
     Ok(Outcome {

@@ -188,7 +188,8 @@ impl LimitCheck {
     pub fn verdict(&self) -> [usize; 3] {
         let count =
             |is: &dyn Fn(&[u64; 3]) -> bool| self.values.values().filter(|&v| is(v)).count();
-        let (limit, hits) = (self.limit, self.hits);
+        let limit = self.limit;
+        let hits = self.hits;
         [
             self.values.len(),
             count(&|[ok, ..]| ok * hits > limit),

@@ -60,9 +60,11 @@ impl Settings {
     /// # Errors
     /// A file or a token cannot be used, or both tokens are the same.
     pub(crate) fn tokens(&self) -> Result<TokenOptions, String> {
-        let (token, file) = (self.admin_token.clone(), self.admin_token_file.clone());
+        let token = self.admin_token.clone();
+        let file = self.admin_token_file.clone();
         let change = TokenSource::new("ADMIN_TOKEN", token, file)?;
-        let (token, file) = (self.admin_read_token.clone(), self.admin_read_token_file.clone());
+        let token = self.admin_read_token.clone();
+        let file = self.admin_read_token_file.clone();
         let read = TokenSource::new("ADMIN_READ_TOKEN", token, file)?;
         TokenOptions::new(change, read)
     }

@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn a_call_that_drops_does_not_cancel_the_debt_of_others() {
-        let (mut bucket, now) = (Bucket::default(), Time::from_micros(0));
+        let mut bucket = Bucket::default();
+        let now = Time::from_micros(0);
         bucket.decide(&limit(OverLimitHits::Count), now, Hits::Add(150).into());
         let dropped = bucket.decide(&limit(OverLimitHits::Drop), now, Hits::Add(1).into());
         assert_eq!((dropped.over, dropped.used), (true, 150));

@@ -245,7 +245,8 @@ mod tests {
     fn call_returns_all_bytes_even_those_beyond_the_bound() {
         const BYTES: usize = 4 << 20;
         let budget = Budget::new(&Metrics::new());
-        let (first, second) = (budget.connection(), budget.connection());
+        let first = budget.connection();
+        let second = budget.connection();
         let call = first.begin().expect("below the bound");
         assert!(call.hold(BYTES_FREE));
         assert_eq!(budget.bytes.get(), 0, "not charged");

@@ -116,7 +116,8 @@ impl Connections {
                     None => None,
                 };
                 let hello = slot.as_ref().map(HandshakeSlot::hello);
-                let (common, admission) = (self.clone(), admission());
+                let common = self.clone();
+                let admission = admission();
                 let stopping = stopping.clone();
                 let task = connections.spawn(async move {
                     let eviction = accepted.open.take_eviction();

@@ -93,7 +93,9 @@ fn descriptor<'m>(
     size: &mut RequestSize,
 ) -> Result<Descriptor<'m>, QueryError> {
     let mut entries = SmallVec::new();
-    let (mut limit, mut hits_addend, mut is_negative) = (None, None, false);
+    let mut limit = None;
+    let mut hits_addend = None;
+    let mut is_negative = false;
     let mut fields = Fields(message);
     while let Some(field) = fields.next()? {
         match field.number {

@@ -34,7 +34,8 @@ fn routes() -> Result<Routes, Error> {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
         SERVICES.into_iter().fold(builder, Builder::with_service_name)
     };
-    let (v1, v1alpha) = (builder().build_v1()?, builder().build_v1alpha()?);
+    let v1 = builder().build_v1()?;
+    let v1alpha = builder().build_v1alpha()?;
     Ok(Routes::new(v1).add_service(v1alpha).prepare())
 }
 

@@ -56,7 +56,9 @@ impl RequestSize {
     /// in the request, entries in a descriptor. The text need not be JSON.
     pub(crate) fn of_json(body: &[u8]) -> Result<Self, RequestTooLarge> {
         let mut size = Self::default();
-        let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
+        let mut depth = 0_usize;
+        let mut in_string = false;
+        let mut is_escaped = false;
         // Within a list an object follows `[` or `,`; the limit of a descriptor follows `:`.
         let mut before = b' ';
         for byte in body {

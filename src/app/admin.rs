@@ -59,7 +59,8 @@ pub(super) fn build(
     let counters = Counters::new(live, modes, backend, core.clock.clone());
     let counters = Arc::new(counters);
     let pages = Pages::new(&responses, metrics);
-    let (files, list) = (rules.files.clone(), pages.rules.clone());
+    let files = rules.files.clone();
+    let list = pages.rules.clone();
     let answers = RuleAnswers::new(files, token.clone(), list, metrics);
     let api = Api {
         replica,
@@ -91,7 +92,8 @@ pub(super) fn build(
 fn observers(core: &Core, shown: &Shown<'_>, replica: &str) -> Observers {
     let Core { clock, metrics, .. } = core;
     let feed = OverLimitFeed::new(replica, shown.values, metrics);
-    let (stats, limiter) = (shown.rules.stats.clone(), &core.settings.limiter);
+    let stats = shown.rules.stats.clone();
+    let limiter = &core.settings.limiter;
     Observers::new(stats, feed, limiter, clock, metrics)
 }
 

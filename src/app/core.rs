@@ -35,7 +35,8 @@ impl Core {
         log: &Log,
         background: &mut Background,
     ) -> Self {
-        let (clock, lifecycle) = (Clock::system(), Lifecycle::default());
+        let clock = Clock::system();
+        let lifecycle = Lifecycle::default();
         let metrics = metrics(&settings.telemetry, &clock, log);
         let backend = match choice {
             BackendChoice::Memory => {
@@ -74,7 +75,8 @@ impl Core {
             let rules = rules.as_ref().map(|rules| rules.scripted());
             rules.unwrap_or_default()
         };
-        let (clock, lifecycle) = (self.clock.clone(), self.lifecycle.clone());
+        let clock = self.clock.clone();
+        let lifecycle = self.lifecycle.clone();
         let store = self.backend.clone();
         background.thread(
             "store",
@@ -98,14 +100,16 @@ fn load_mapping(path: &Path) -> Option<Mapping> {
     match metric_mapping::load(path) {
         Ok(Ok(loaded)) => {
             for warning in loaded.warnings {
-                let (at, hint) = (warning.source_location(), warning.hint);
+                let at = warning.source_location();
+                let hint = warning.hint;
                 tracing::warn!(at, hint, "PROMETHEUS_MAPPER_YAML: {}", warning.text);
             }
             return Some(loaded.mapping);
         }
         Ok(Err(problems)) => {
             for problem in problems {
-                let (at, hint) = (problem.source_location(), problem.hint);
+                let at = problem.source_location();
+                let hint = problem.hint;
                 tracing::error!(
                     at,
                     hint,

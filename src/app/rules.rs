@@ -35,7 +35,9 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn load(origin: Origin, core: &Core) -> Self {
-        let (settings, clock, metrics) = (&core.settings, &core.clock, &core.metrics);
+        let settings = &core.settings;
+        let clock = &core.clock;
+        let metrics = &core.metrics;
         let origin_text = origin.to_string();
         let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
         let options = options(core, stats.clone());

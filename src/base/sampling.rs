@@ -78,7 +78,8 @@ mod tests {
 
     #[test]
     fn events_per_second_are_bounded_and_the_next_event_counts_the_dropped() {
-        let (first, next) = (Time::from_micros(5_000_000), Time::from_micros(6_000_000));
+        let first = Time::from_micros(5_000_000);
+        let next = Time::from_micros(6_000_000);
         let mut second = PerSecond::default();
         let admitted: Vec<_> = (0..5).map(|_| second.admit(first, 2)).collect();
         assert_eq!(admitted, [Some(0), Some(0), None, None, None]);

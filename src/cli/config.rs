@@ -75,7 +75,6 @@ fn text(report: &EffectiveSettings) -> String {
         let value = value.as_deref().unwrap_or_default();
         vec![name.clone(), source.name().to_owned(), Escaped(value).to_string()]
     });
-    let warnings = report.warnings.iter();
-    let warnings = warnings.map(|warning| format!("warning: {}\n", Escaped(warning)));
+    let warnings = report.warnings.iter().map(|warning| format!("warning: {}\n", Escaped(warning)));
     table(3, &rows.collect::<Vec<_>>()) + &warnings.collect::<String>()
 }

@@ -112,8 +112,7 @@ fn get(target: &Target) -> Result<ExitCode, CliError> {
 
 /// The entries of a descriptor in a query string.
 pub(crate) fn entry_parameters(entries: &[String]) -> String {
-    let entries = entries.iter();
-    let entries = entries.map(|entry| format!("&e={}", encoded(entry)));
+    let entries = entries.iter().map(|entry| format!("&e={}", encoded(entry)));
     entries.collect::<Vec<_>>().concat()
 }
 

@@ -99,7 +99,9 @@ impl Manifest {
 /// The documents of a file, and how many lines are before each.
 fn documents(text: &str) -> Vec<(usize, &str)> {
     let mut documents = Vec::new();
-    let (mut start, mut first, mut end) = (0, 0, 0);
+    let mut start = 0;
+    let mut first = 0;
+    let mut end = 0;
     for (number, line) in text.split_inclusive('\n').enumerate() {
         if is_document_marker(line, "---") && end > start {
             documents.push((first, &text[start..end]));

@@ -67,8 +67,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let compared = compared(args, environment)?;
     let hold = args.options.hold.unwrap_or(Span::ZERO);
-    let scenes = args.traffic.iter();
-    let scenes = scenes.map(|&pattern| args.extent.scene(&compared, pattern, hold));
+    let scenes = args.traffic.iter().map(|&pattern| args.extent.scene(&compared, pattern, hold));
     let scenes = scenes.collect::<Result<_, _>>().map_err(CliError::Usage)?;
     let simulation = Simulation { title: compared.title, notes: compared.notes, scenes };
     print(&match args.format {
@@ -79,7 +78,8 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
 }
 
 fn compared(args: &Args, environment: &Environment) -> Result<Compared, CliError> {
-    let (named, options) = (&args.algorithm, &args.options);
+    let named = &args.algorithm;
+    let options = &args.options;
     let compared = if let Some(requests) = args.requests {
         let unit = args.unit.unwrap_or(Unit::Second);
         let terms = Terms {

@@ -45,7 +45,8 @@ pub(crate) fn rounded(span: Span) -> String {
         return exact;
     }
     let (unit, name) = UNITS.into_iter().find(|(unit, _)| micros >= *unit).unwrap_or((1, "µs"));
-    let (whole, part) = (micros / unit, u128::from(micros % unit) * 1_000 / u128::from(unit));
+    let whole = micros / unit;
+    let part = u128::from(micros % unit) * 1_000 / u128::from(unit);
     let digits = whole.to_string().len();
     let fraction: String =
         format!("{part:03}").chars().take(DIGITS.saturating_sub(digits)).collect();

@@ -76,7 +76,8 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
 
 /// The answer, as text and as JSON.
 fn read(args: &Args, token: &[Header]) -> anyhow::Result<(String, TopKeys)> {
-    let (window, by) = (args.window.name(), args.by.name());
+    let window = args.window.name();
+    let by = args.by.name();
     let mut path = format!("/api/v1/top?window={window}&by={by}");
     for (name, value) in [("domain", &args.domain), ("rule", &args.rule)] {
         if let Some(value) = value {
@@ -128,8 +129,7 @@ fn heading(page: &TopKeys, args: &Args) -> String {
 
 /// `key=value` of each entry of a key; on a terminal up to a length.
 fn key_text(key: &KeyHits, rows_max: usize) -> String {
-    let entries = key.key.iter();
-    let entries = entries.map(|[key, value]| format!("{}={}", Escaped(key), Escaped(value)));
+    let entries = key.key.iter().map(|[key, value]| format!("{}={}", Escaped(key), Escaped(value)));
     let text = entries.collect::<Vec<_>>().join(",");
     if rows_max < usize::MAX && text.chars().count() > KEY_CHARS_MAX {
         let start: String = text.chars().take(KEY_CHARS_MAX).collect();

@@ -86,8 +86,8 @@ impl<'o> Compiler<'o> {
             Entry::Vacant(entry) => entry.insert(Building::new(&name, self.options)),
         };
         let descriptors = file.descriptors.as_deref();
-        let labels = descriptors.into_iter();
-        let labels = labels.flat_map(|descriptors| descriptor::labels(descriptors, source));
+        let labels =
+            descriptors.into_iter().flat_map(|descriptors| descriptor::labels(descriptors, source));
         let overlay = self.overlay.of_domain(&name, labels);
         let block = file.block.as_ref();
         let own = block.and_then(|block| block.all_or_nothing);

@@ -88,7 +88,8 @@ impl Context<'_> {
         let above = Above::new(self.above, rule.as_deref());
         let below = spec.descriptors.map(|descriptors| {
             let mut level = tree::Level::default();
-            let (labels, findings) = (&mut HashSet::new(), &mut findings.at("."));
+            let labels = &mut HashSet::new();
+            let findings = &mut findings.at(".");
             let context = Context { above: Some(&above), ..self };
             context.add_level(&mut level, labels, &*descriptors, findings);
             Box::new(level)

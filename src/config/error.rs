@@ -209,7 +209,8 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (headline, at) = (self.headline(), self.source_location());
+        let headline = self.headline();
+        let at = self.source_location();
         write!(formatter, "{headline}\n  --> {at}")?;
         if let Some(location) = self.location
             && let Some(line) = self.source.text.lines().nth(location.line as usize - 1)
@@ -249,7 +250,9 @@ fn write_excerpt(line: &str, at: Location, formatter: &mut fmt::Formatter<'_>) -
     let width = (at.width as usize).clamp(1, (length - indent).max(1));
     let number = at.line.to_string();
     let margin = " ".repeat(number.len());
-    let (part, indent, carets) = (part.trim_end(), " ".repeat(indent), "^".repeat(width));
+    let part = part.trim_end();
+    let indent = " ".repeat(indent);
+    let carets = "^".repeat(width);
     write!(formatter, "\n {margin} |\n {number} | {part}\n {margin} | {indent}{carets}")
 }
 

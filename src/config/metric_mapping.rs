@@ -115,7 +115,8 @@ fn mapping(findings: &mut SourceFindings<'_>) -> Option<Mapping> {
     let Some(root) = root else {
         return Some(Mapping::default());
     };
-    let (mut defaults, mut mappings) = (Defaults::default(), None);
+    let mut defaults = Defaults::default();
+    let mut mappings = None;
     for (key, value) in map(&root, ROOT_KEYS, findings)? {
         match key.text() {
             "defaults" => defaults = Defaults::read(value, &mut findings.at("defaults"))?,
@@ -174,7 +175,9 @@ fn rule(
     defaults: &Defaults,
     findings: &mut SourceFindings<'_>,
 ) -> Option<(String, Rule)> {
-    let (mut pattern, mut is_regex, mut name) = (None, defaults.is_regex, None);
+    let mut pattern = None;
+    let mut is_regex = defaults.is_regex;
+    let mut name = None;
     let (mut kind, mut labels, mut drops, mut scale, mut help) =
         (None, Vec::new(), false, 1.0, None);
     let mut times = Times::default();

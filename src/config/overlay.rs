@@ -156,15 +156,13 @@ impl Overlay {
                 continue;
             }
             let in_force = domains.into_iter().map(|domain| {
-                let labels = domain.root.nodes().iter();
-                let labels = labels.map(|node| node.label.to_string());
+                let labels = domain.root.nodes().iter().map(|node| node.label.to_string());
                 (self.of_domain(&domain.name, labels), domain.rules())
             });
             let in_force: Vec<_> = in_force.collect();
             for block in &block.rules {
                 let matching = in_force.iter().flat_map(|(overlay, rules)| {
-                    let rules = rules.iter();
-                    rules.filter(|rule| overlay.matches(block, &rule.path))
+                    rules.iter().filter(|rule| overlay.matches(block, &rule.path))
                 });
                 let matching: Vec<&&Rule> = matching.collect();
                 if matching.is_empty() {
@@ -203,7 +201,9 @@ fn begins_with(path: &str, name: &str) -> bool {
 
 impl DomainBlock {
     fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        let (mut domain, mut block, mut rules) = (None, None, Vec::new());
+        let mut domain = None;
+        let mut block = None;
+        let mut rules = Vec::new();
         for (key, value) in reader::map(node, OverlayOfDomain::KEYS, findings)? {
             match reader::key(key, OverlayOfDomain::KEYS, NOT_ELSEWHERE, findings) {
                 key @ "domain" => domain = Some(Glob::read(value, key, findings)?),
@@ -224,7 +224,8 @@ impl DomainBlock {
 
 impl RuleBlock {
     fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        let (mut path, mut block) = (None, None);
+        let mut path = None;
+        let mut block = None;
         for (key, value) in reader::map(node, OverlayOfRule::KEYS, findings)? {
             match reader::key(key, OverlayOfRule::KEYS, NOT_ELSEWHERE, findings) {
                 key @ "path" => path = Some(Glob::read(value, key, findings)?),
@@ -261,7 +262,8 @@ impl<'o> DomainOverlay<'o> {
     }
 
     fn matches(&self, block: &RuleBlock, path: &str) -> bool {
-        let (glob, domain) = (&block.path.value, self.domain);
+        let glob = &block.path.value;
+        let domain = self.domain;
         let path_in_domain = path.get(domain.len() + 1..).unwrap_or_default();
         let may_name_domain = !self.has_key_of_its_name && begins_with(&glob.text, domain);
         glob.matches(path_in_domain) || may_name_domain && glob.matches(path)

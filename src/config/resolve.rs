@@ -58,7 +58,8 @@ impl<'b> ResolvedOptions<'b> {
 
     /// The terms of a `rate_limit` with these options.
     pub(crate) fn terms(&self, rate: Terms) -> Terms {
-        let (queues, counts_holders) = (self.queues(), self.algorithm().counts_holders());
+        let queues = self.queues();
+        let counts_holders = self.algorithm().counts_holders();
         Terms {
             unit_multiplier: self.unit_multiplier(),
             algorithm: self.algorithm(),
@@ -155,7 +156,8 @@ impl<'b> ResolvedOptions<'b> {
     /// Options that contradict each other or the descriptor, and where. [`LimitError`] covers the
     /// others.
     pub(crate) fn conflicts(&self, spec: &DescriptorSpec) -> Vec<(Location, String)> {
-        let (algorithm, on_limit) = (self.algorithm(), self.on_limit_word());
+        let algorithm = self.algorithm();
+        let on_limit = self.on_limit_word();
         let mut conflicts = Vec::new();
         let mut add = |at: Option<Location>, text: String| {
             conflicts.push((at.unwrap_or(spec.location), text));

@@ -83,8 +83,7 @@ fn check(level: &dyn Level, findings: &mut SourceFindings<'_>) {
             continue;
         };
         if let Some(limit) = &spec.rate_limit {
-            let replaced = limit.replaces.iter();
-            let replaced = replaced.map(|name| NAME_BYTES + name.value.len());
+            let replaced = limit.replaces.iter().map(|name| NAME_BYTES + name.value.len());
             let bytes = limit.name.len() + replaced.sum::<usize>();
             findings.fits(bytes, limit.location);
         }

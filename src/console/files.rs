@@ -58,7 +58,8 @@ pub(crate) fn messages(
         });
         named.filter(|finding| is_shown(finding.file.as_deref())).collect()
     };
-    let (errors, warnings) = (shown(&findings.errors), shown(&findings.warnings));
+    let errors = shown(&findings.errors);
+    let warnings = shown(&findings.warnings);
     html! {
         @if !errors.is_empty() {
             section aria-labelledby="errors" {
@@ -132,6 +133,5 @@ pub(crate) fn rules_by_file(parts: &Parts) -> HashMap<String, usize> {
     for rule in rules.iter().flat_map(|rules| rules.rules()) {
         *numbers.entry(&*rule.origin.file).or_insert(0) += 1;
     }
-    let named = numbers.into_iter();
-    named.map(|(path, number)| (parts.file_name(path), number)).collect()
+    numbers.into_iter().map(|(path, number)| (parts.file_name(path), number)).collect()
 }

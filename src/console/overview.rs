@@ -151,7 +151,8 @@ fn rejection(parts: &Parts) -> Markup {
 
 /// The rules with the most hits over limit in the last hour.
 async fn most_limiting(parts: &Parts) -> Vec<Limiting> {
-    let (rules, history) = (parts.rules_in_force(), parts.history.clone());
+    let rules = parts.rules_in_force();
+    let history = parts.history.clone();
     let find = move || {
         let mut most = Vec::new();
         for domain in rules.iter().flat_map(|rules| rules.domains()) {

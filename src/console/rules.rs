@@ -47,7 +47,8 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
         return html! { h1 { "Rules" } p.empty { "No rules are loaded." } };
     };
     let usages = parts.usages().await;
-    let (history, replica) = (parts.history.clone(), parts.this_replica());
+    let history = parts.history.clone();
+    let replica = parts.this_replica();
     // Rules may be many, and this thread answers liveness probes.
     let rendering = spawn_blocking(move || {
         let rows = rows(&rules, &history, &filter);
@@ -167,7 +168,8 @@ fn rows<'r>(rules: &'r RuleSet, history: &History, filter: &Filter) -> Vec<Row<'
 /// The text that a search looks at, in lower case.
 fn searched(domain: &str, rule: &Rule) -> String {
     let Rule { path, name, origin, .. } = rule;
-    let (amount, algorithm) = (amount(rule), algorithm(rule));
+    let amount = amount(rule);
+    let algorithm = algorithm(rule);
     format!("{domain} {path} {name} {amount} {algorithm} {origin}").to_lowercase()
 }
 

@@ -36,7 +36,8 @@ pub(crate) async fn section(
     let selection = Selection { domain: Some(domain.to_owned()), rule: Some(rule.to_owned()) };
     let keys = parts.api.top.of_rule(selection, window, by, viewer.values).await;
     let href = |window: Window, by: By| {
-        let (window, by) = (window.name(), by.name());
+        let window = window.name();
+        let by = by.name();
         format!("{}&window={window}&by={by}", href_of(domain, rule))
     };
     html! {
@@ -98,8 +99,8 @@ pub(crate) fn name_of(entries: &[[String; 2]], open: &[bool]) -> String {
 
 /// The URL of a key's view.
 pub(crate) fn key_href(domain: &str, entries: &[[String; 2]]) -> String {
-    let entries = entries.iter();
-    let entries = entries.map(|[key, value]| format!("&e={}", encoded(&format!("{key}={value}"))));
+    let entries =
+        entries.iter().map(|[key, value]| format!("&e={}", encoded(&format!("{key}={value}"))));
     let entries: Vec<String> = entries.collect();
     let domain = encoded(domain);
     format!("/console/key?domain={domain}{}", entries.concat())

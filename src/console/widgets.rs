@@ -89,7 +89,8 @@ pub(crate) fn chart(chart: &[HitCounts], axis: TimeAxis) -> Markup {
     };
     let above = |height: u128| u128::from(CHART_HEIGHT) - height;
     let last = chart.len().saturating_sub(1);
-    let (from, of_bar) = (axis.start(last), axis.of_bar());
+    let from = axis.start(last);
+    let of_bar = axis.of_bar();
     let HitCounts { hits, over_limit } = sum;
     let label =
         format!("From {from}: {hits} hits, {over_limit} over limit, at most {most} hits {of_bar}");
@@ -163,7 +164,9 @@ pub(crate) fn seconds(seconds: f64) -> String {
 
 /// A duration of a process.
 pub(crate) fn duration(seconds: u64) -> String {
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    let days = seconds / 86_400;
+    let hours = seconds / 3_600 % 24;
+    let minutes = seconds / 60 % 60;
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds} s"),
         (0, 0, _) => format!("{minutes} min"),

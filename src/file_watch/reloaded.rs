@@ -116,8 +116,8 @@ impl Watched for Reloaded {
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
         // Several values may share one.
-        let values = self.values.iter();
-        let mut directories: Vec<_> = values.flat_map(|value| value.files.directories()).collect();
+        let mut directories: Vec<_> =
+            self.values.iter().flat_map(|value| value.files.directories()).collect();
         directories.sort_by(|(one, _), (other, _)| one.cmp(other));
         directories.dedup();
         directories
@@ -128,7 +128,8 @@ impl Watched for Reloaded {
     }
 
     fn load(&mut self) {
-        let (mut loaded, mut failed) = (0, 0);
+        let mut loaded = 0;
+        let mut failed = 0;
         let subject = self.subject;
         for value in &mut self.values {
             match value.files.load(|| (value.reload)()) {

@@ -99,7 +99,8 @@ impl ResponseBudget {
         let place = {
             let full = full.clone();
             move |request: Request, next: Next| {
-                let (budget, full) = (budget.clone(), full.clone());
+                let budget = budget.clone();
+                let full = full.clone();
                 async move { budget.render(request, next, full).await }
             }
         };
@@ -114,7 +115,8 @@ impl ResponseBudget {
     ) -> Router<S> {
         let budget = self.clone();
         routes.route_layer(from_fn(move |request: Request, next: Next| {
-            let (budget, full) = (budget.clone(), full.clone());
+            let budget = budget.clone();
+            let full = full.clone();
             async move {
                 let held = budget.hold(next.run(request).await).await;
                 held.unwrap_or_else(|| budget.rejected(full))

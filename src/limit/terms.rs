@@ -107,7 +107,8 @@ impl Terms {
     }
 
     pub(super) fn period(&self) -> Result<Span, LimitError> {
-        let (unit, unit_multiplier) = (self.unit, self.unit_multiplier);
+        let unit = self.unit;
+        let unit_multiplier = self.unit_multiplier;
         let unit_micros = unit.span().as_micros();
         let period = Span::from_micros(unit_micros.saturating_mul(unit_multiplier.into()));
         match unit_multiplier {

@@ -53,7 +53,8 @@ impl Counted<'_, '_> {
 
     /// Stores what is used as of the verdict. The fallback does not know it.
     pub(crate) fn store_usage(&self, decision: &Decision<'_, '_, '_>) {
-        let (verdict, now) = (self.verdict, decision.now);
+        let verdict = self.verdict;
+        let now = decision.now;
         match (self.link.further, self.link.own_rule()) {
             _ if verdict.source == Source::Fallback => {}
             (Some(further), _) => further.stats.set_usage(verdict, now),
@@ -73,7 +74,8 @@ impl Counted<'_, '_> {
     /// The greatest decides: of those over limit the one with the longest wait, else the one with
     /// the least remaining, of which those in shadow mode reject nothing.
     fn rank(&self) -> impl Ord + use<> {
-        let (over, rejects) = (self.is_over() && !self.link.in_shadow(), self.rejects());
+        let over = self.is_over() && !self.link.in_shadow();
+        let rejects = self.rejects();
         let wait = self.verdict.retry_after.map_or(u64::MAX, Span::as_micros);
         let is_enforced = !self.link.in_shadow();
         let left = (!over).then_some(self.verdict.remaining);

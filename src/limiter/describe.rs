@@ -72,11 +72,13 @@ pub(crate) fn log_over_limit(
     fallback: &Fallback,
     dropped: u64,
 ) {
-    let (query, step) = (decision.query, &decision.plan.steps[index]);
+    let query = decision.query;
+    let step = &decision.plan.steps[index];
     let Some(counted) = decision.counted(step) else {
         return;
     };
-    let (link, verdict) = (counted.link, counted.verdict);
+    let link = counted.link;
+    let verdict = counted.verdict;
     let descriptor = shown_descriptor(&query.descriptors[index]);
     tracing::warn!(
         domain = shown(query.domain),
@@ -100,7 +102,8 @@ pub(crate) fn log_crossing(
     crossing: Crossing,
     dropped: u64,
 ) {
-    let (link, verdict) = (counted.link, counted.verdict);
+    let link = counted.link;
+    let verdict = counted.verdict;
     let descriptor = shown_descriptor(&query.descriptors[0]);
     tracing::warn!(
         domain = shown(query.domain),

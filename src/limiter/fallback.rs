@@ -151,7 +151,8 @@ impl WaitingCall<'_> {
 
 impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
-        let (request, now) = (self.request, self.clock.now());
+        let request = self.request;
+        let now = self.clock.now();
         if let Some(cause) = self.store.cause_of_cancel(request, self.received, now) {
             let checks = request.checks.len() as u64;
             self.fallback.canceled[cause as usize].inc_by(checks);

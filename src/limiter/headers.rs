@@ -120,9 +120,11 @@ pub(crate) fn nearest(statuses: &[Status], hard_over: impl Fn(usize) -> bool) ->
 /// `RateLimit-Policy` and `RateLimit` as structured fields of
 /// draft-ietf-httpapi-ratelimit-headers-10: a member for each limit, in order.
 fn ietf(decision: &Decision<'_, '_, '_>) -> Vec<Header> {
-    let (mut policies, mut state) = (String::new(), String::new());
+    let mut policies = String::new();
+    let mut state = String::new();
     for (place, counted) in decision.limits() {
-        let (limit, name) = (counted.check.limit, policy_name(counted.link.name(), place));
+        let limit = counted.check.limit;
+        let name = policy_name(counted.link.name(), place);
         let comma = if policies.is_empty() { "" } else { ", " };
         let _ = write!(policies, "{comma}{name};q={}", limit.requests.min(GREATEST_INTEGER));
         // A concurrency limit has no period, and calendar periods have different lengths.
@@ -220,8 +222,7 @@ descriptors:
         };
         let statuses: Vec<Status> = plan.steps.iter().map(|step| decision.status(step)).collect();
         let headers = of_response(&decision, &statuses, |_| false, later, &settings);
-        let headers = headers.into_iter();
-        headers.map(|(name, value)| format!("{name}: {value}")).collect()
+        headers.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
     }
 
     #[test]

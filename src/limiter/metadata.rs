@@ -64,7 +64,8 @@ pub(crate) fn dynamic_metadata(
 fn decided(decision: &Decision<'_, '_, '_>, statuses: &[Status], decisive: usize) -> Option<Value> {
     let steps = &decision.plan.steps;
     let decisive = decision.counted(&steps[decisive])?;
-    let (link, limit) = (decisive.link, decisive.check.limit);
+    let link = decisive.link;
+    let limit = decisive.check.limit;
     let over_limit = steps.iter().zip(statuses).filter_map(|(step, status)| {
         let counted = decision.counted(step).filter(|_| status.over_limit)?;
         let retry_after = counted.verdict.retry_after.map(|_| status.reset_secs);
@@ -86,8 +87,7 @@ fn decided(decision: &Decision<'_, '_, '_>, statuses: &[Status], decisive: usize
 /// The limits of rules with `limits`, `parents`, `calendar` or `warn_at`. All others have what is
 /// left in the status.
 fn used(decision: &Decision<'_, '_, '_>) -> Vec<Value> {
-    let steps = decision.plan.steps.iter();
-    let limits = steps.flat_map(|step| {
+    let limits = decision.plan.steps.iter().flat_map(|step| {
         let is_chain = matches!(step, Step::Chain { .. });
         decision.links(step).filter(move |counted| {
             let has_calendar = matches!(counted.check.limit.windows, Windows::Calendar(_));

@@ -176,7 +176,8 @@ impl Worker {
         let Some(index) = response.rejected_by else {
             return;
         };
-        let (step, descriptor) = (&decision.plan.steps[index], &query.descriptors[index]);
+        let step = &decision.plan.steps[index];
+        let descriptor = &query.descriptors[index];
         if observers.feed.is_read()
             && let Some(counted) = decision.counted(step)
         {
@@ -220,7 +221,8 @@ impl Worker {
                 };
                 let near_limit_ratio = observers.near_limit_ratio;
                 let counts = counters.record(check, verdict, disposition, near_limit_ratio);
-                let (rules, domain) = (decision.rules, query.domain);
+                let rules = decision.rules;
+                let domain = query.domain;
                 top_keys.record(rules, domain, descriptor, link, &check.key, counts);
             }
         }

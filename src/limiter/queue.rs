@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn slots_that_begin_after_the_deadline_are_rejected() {
-        let (now, deadline) = (Time::from_micros(5_000), Time::from_micros(6_000));
+        let now = Time::from_micros(5_000);
+        let deadline = Time::from_micros(6_000);
         let mut verdicts = Verdicts::from_slice(&[booked(Span::ZERO), booked(MILLI)]);
         assert!(!reject_expired(&mut verdicts, now, deadline));
         assert_eq!(wait(&verdicts), MILLI);

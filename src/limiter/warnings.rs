@@ -47,7 +47,8 @@ impl<'d, 'r> Decision<'d, '_, 'r> {
         limits.filter_map(|(place, counted)| {
             let warn_at = counted.link.warn_at()?;
             let verdict = counted.verdict;
-            let (limit, used) = (counted.check.limit.capacity, verdict.used);
+            let limit = counted.check.limit.capacity;
+            let used = verdict.used;
             let threshold = warn_at.reached(limit, used);
             Some(Warning {
                 counted,
@@ -132,7 +133,8 @@ mod tests {
                 limit.over_limit_hits = OverLimitHits::Count;
             }
             let warn_at = WarnAt::new(&[30, 80]).expect("percentages");
-            let (now, mut counter) = (Time::from_micros(0), Counter::new(&limit));
+            let now = Time::from_micros(0);
+            let mut counter = Counter::new(&limit);
             let mut before = 0;
             for hits in calls {
                 let (next, verdict) = counter.decide(&limit, now, hits);

@@ -216,7 +216,8 @@ impl Identity {
     /// # Errors
     /// A file cannot be read or has other content, or the key is of another certificate.
     pub fn load(&self) -> Result<CertifiedKey, PemError> {
-        let (chain, key) = (self.cert.certificates()?, self.key.private_key()?);
+        let chain = self.cert.certificates()?;
+        let key = self.key.private_key()?;
         let first = peers::readable(&chain[0]).into_owned().into_owned();
         let certified = CertifiedKey::from_der(vec![first], key, &provider());
         let certified = certified.map(|certified| CertifiedKey { cert: chain, ..certified });

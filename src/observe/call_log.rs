@@ -94,7 +94,8 @@ fn found(outcome: &Outcome) -> Option<String> {
         return Some(format!("rule {rule}: unlimited, or replaced by another rule of the call"));
     };
     let answer = if outcome.over_limit { "OVER_LIMIT" } else { "OK" };
-    let (source, left) = (source.name(), outcome.remaining);
+    let source = source.name();
+    let left = outcome.remaining;
     Some(format!("rule {rule}: {answer} by {source}, {left} left of {limit}"))
 }
 

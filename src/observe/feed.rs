@@ -176,7 +176,8 @@ impl Shared {
     fn json(&self, query: &Query<'_>, event: &Event<'_, '_>) -> Arc<str> {
         let shown = |bytes: &[u8]| prefix(&Text(bytes).shown(), PART_BYTES_MAX).to_owned();
         let entries = query.descriptors.iter().flat_map(|one| &one.entries);
-        let (verdict, crossing) = (event.verdict, event.crossing);
+        let verdict = event.verdict;
+        let crossing = event.crossing;
         json(&OverLimitEvent {
             r#type: event.r#type(),
             replica: &self.replica,
@@ -244,7 +245,8 @@ descriptors:
         let user = format!("user={user}");
         let query = Query::of_entries("d", ["plan=free", &*user]).expect("two entries");
         let plan = plan(&rules, &query, Modes::default(), now).expect("it is valid");
-        let (link, descriptor) = (&plan.steps[0].links()[0], &query.descriptors[0]);
+        let link = &plan.steps[0].links()[0];
+        let descriptor = &query.descriptors[0];
         if feed.is_read() {
             feed.send(&Event {
                 rules: &rules,
@@ -312,7 +314,8 @@ descriptors:
     #[test]
     fn slow_reader_loses_the_oldest_events() {
         let feed = feed(Values::Clear);
-        let (mut slow, mut fast) = (feed.read(Values::Dropped), feed.read(Values::Dropped));
+        let mut slow = feed.read(Values::Dropped);
+        let mut fast = feed.read(Values::Dropped);
         let events = EVENTS_MAX as u64 + 6;
         for second in 0..events {
             send(&feed, &second.to_string(), at(second));

@@ -174,7 +174,8 @@ impl TopKeys {
         self.take(READ_INTERVAL).await;
         let shared = self.0.clone();
         let hash = shared.hasher.hash_one(key.as_bytes());
-        let (domain, rule) = (domain.to_owned(), rule.clone());
+        let domain = domain.to_owned();
+        let rule = rule.clone();
         let read = move || {
             let now = shared.clock.now();
             let totals = shared.totals.lock();
@@ -196,7 +197,9 @@ impl TopKeys {
         if pause > Span::ZERO {
             tokio::time::sleep(pause.into()).await;
         }
-        let (shared, since, now) = (self.0.clone(), *taken, self.0.clock.now());
+        let shared = self.0.clone();
+        let since = *taken;
+        let now = self.0.clock.now();
         // With its own thread: many keys take a while, and liveness probes are answered here.
         let _ = spawn_blocking(move || shared.take(since, now)).await;
         *taken = now;
@@ -346,11 +349,9 @@ impl Totals {
         let is_selected = |selected: &Option<String>, name: &str| {
             selected.as_ref().is_none_or(|selected| selected == name)
         };
-        let domains = self.0.iter();
-        let domains = domains.filter(|(domain, _)| is_selected(&selection.domain, domain));
+        let domains = self.0.iter().filter(|(domain, _)| is_selected(&selection.domain, domain));
         let rules = domains.flat_map(|(domain, rules)| {
-            let rules = rules.iter();
-            rules.map(move |(rule, windows)| (domain, rule, windows))
+            rules.iter().map(move |(rule, windows)| (domain, rule, windows))
         });
         rules
             .filter(|(_, rule, _)| is_selected(&selection.rule, rule))
@@ -392,7 +393,8 @@ descriptors:
         let key = &plan.request.checks[0].key;
         let counts = HitCounts { hits, over_limit };
         let link = &plan.steps[0].links()[0];
-        let (domain, descriptor) = (query.domain, &query.descriptors[0]);
+        let domain = query.domain;
+        let descriptor = &query.descriptors[0];
         let mut recording = worker.lock();
         recording.record(rules, domain, descriptor, link, key, counts);
     }
@@ -402,8 +404,7 @@ descriptors:
         let rules = top_keys.read(Selection::default(), window).await;
         let shown = rules.into_iter().flat_map(|of_rule| {
             let rule = of_rule.rule;
-            let keys = of_rule.keys.into_iter();
-            keys.map(move |key| {
+            of_rule.keys.into_iter().map(move |key| {
                 let entries: Vec<_> = key.entries.iter().map(|entry| entry.to_string()).collect();
                 let HitCounts { hits, over_limit } = key.counts;
                 format!("{rule} {} {hits} {over_limit}", entries.join(","))

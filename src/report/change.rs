@@ -85,10 +85,11 @@ pub(crate) fn diff(old: &RuleSet, new: &RuleSet, on_store_error: OnStoreError) -
         let before = old.remove(&identity);
         sides.insert(identity, (before, Some(after)));
     }
-    let removed = old.into_iter();
-    sides.extend(removed.map(|(identity, before)| (identity, (Some(before), None))));
-    let changes = sides.into_iter();
-    changes.filter_map(|((domain, _), (before, after))| change(domain, before, after)).collect()
+    sides.extend(old.into_iter().map(|(identity, before)| (identity, (Some(before), None))));
+    sides
+        .into_iter()
+        .filter_map(|((domain, _), (before, after))| change(domain, before, after))
+        .collect()
 }
 
 /// `None` if the sides are equal.
@@ -209,8 +210,7 @@ impl<'r> Described<'r> {
 
 impl Places {
     fn of(rule: &Rule) -> Self {
-        let options = rule.options.iter();
-        let options = options.map(|option| {
+        let options = rule.options.iter().map(|option| {
             let source =
                 OptionSource { set_by: option.provenance.name(), place: (&option.origin).into() };
             (option.key.to_owned(), source)
@@ -289,7 +289,8 @@ descriptors:
 
     #[test]
     fn rules_are_added_removed_and_changed_and_counters_restart() {
-        let (old, new) = (rules_of(OLD), rules_of(NEW));
+        let old = rules_of(OLD);
+        let new = rules_of(NEW);
         let found: Vec<String> = diff(&old, &new, OnStoreError::Local)
             .iter()
             .map(|found| {
@@ -339,7 +340,8 @@ descriptors:
 
     #[test]
     fn json_has_both_sides_and_who_set_each_option() {
-        let (old, new) = (rules_of(OLD), rules_of(NEW));
+        let old = rules_of(OLD);
+        let new = rules_of(NEW);
         let found = diff(&old, &new, OnStoreError::Local);
         let longer = found.iter().find(|found| found.rule == "d.longer");
         let json = json!(longer.expect("it changed"));

@@ -148,8 +148,10 @@ pub(crate) fn agreement(agreed: u64, requests: u64) -> String {
         return "–".to_owned();
     }
     #[expect(clippy::cast_precision_loss, reason = "a share is shown to 4 digits")]
-    let (agreed, requests) = (agreed as f64, requests as f64);
-    let (share, z2) = (agreed / requests, Z * Z);
+    let agreed = agreed as f64;
+    let requests = requests as f64;
+    let share = agreed / requests;
+    let z2 = Z * Z;
     let middle = share + z2 / (2.0 * requests);
     let half = Z * (share * (1.0 - share) / requests + z2 / (4.0 * requests * requests)).sqrt();
     let percent = |share: f64| 100.0 * (share / (1.0 + z2 / requests)).clamp(0.0, 1.0);

@@ -80,7 +80,8 @@ impl LimitUsage {
         counted_in: CountedIn,
         now: Time,
     ) -> Self {
-        let (verdict, limit) = (&reading.verdict, &check.limit);
+        let verdict = &reading.verdict;
+        let limit = &check.limit;
         let warn_at = link.warn_at().map(|warn_at| warn_at.percents().to_vec());
         let (period, projected) = period(limit, verdict.used, now);
         Self {

@@ -149,7 +149,8 @@ impl Directory {
         }
         let base = self.base.as_deref();
         base.and_then(|base| path.strip_prefix(base).ok()).is_some_and(|below| {
-            let (name, is_folder) = (dotted(below), entry.file_type().is_dir());
+            let name = dotted(below);
+            let is_folder = entry.file_type().is_dir();
             let folder = format!("{name}.");
             let selected = name.starts_with(&self.name_prefix)
                 || is_folder && folder.starts_with(&self.name_prefix);
@@ -193,7 +194,8 @@ fn walk(
         .max_depth(DEPTH_MAX + 1)
         .into_iter()
         .filter_entry(|entry| !is_ignored(entry));
-    let (mut files, mut directories) = (Vec::new(), 0);
+    let mut files = Vec::new();
+    let mut directories = 0;
     for entry in walk {
         match entry {
             Ok(entry) if entry.file_type().is_file() => files.push(entry.into_path()),

@@ -62,8 +62,8 @@ impl Watched for Loader {
         // Everything below the directory of rules counts; elsewhere only links that change.
         let modes =
             iter::once(RecursiveMode::Recursive).chain(iter::repeat(RecursiveMode::NonRecursive));
-        let directories = self.directory.watched().into_iter();
-        let directories = directories.chain(self.publisher.overlay().map(directory_of));
+        let directories =
+            self.directory.watched().into_iter().chain(self.publisher.overlay().map(directory_of));
         directories.map(Path::to_owned).zip(modes).collect()
     }
 

@@ -150,7 +150,8 @@ impl RulePublisher {
     fn reject_findings(&self, findings: Vec<Finding>) -> Vec<String> {
         let in_force = self.left_in_force();
         for finding in &findings {
-            let (headline, at) = (finding.headline(), finding.source_location());
+            let headline = finding.headline();
+            let at = finding.source_location();
             let hint = finding.hint.as_deref();
             tracing::error!(at, hint, in_force, "{ERROR}: {headline}");
         }
@@ -235,7 +236,8 @@ mod tests {
         let of = |texts: &[(&str, &str)]| {
             hash_of(texts.iter().map(|(name, text)| (*name, text.as_bytes())))
         };
-        let (a, b) = (("a", "text"), ("b", "more"));
+        let a = ("a", "text");
+        let b = ("b", "more");
         let hash = of(&[a, b]);
         assert_eq!(hash, of(&[b, a]));
         assert!(hash > 0 && hash < 1 << 53);

@@ -187,7 +187,8 @@ fn limit_note(link: &Link<'_>, plan: &Plan<'_>) -> String {
 fn leases_note(check: &Check) -> String {
     let lease = check.lease.as_ref();
     let terms = lease.and_then(|lease| LeaseTerms::new(&check.limit, lease.lifetime));
-    let (held, all) = (check.limit.held_max(), check.limit.capacity);
+    let held = check.limit.held_max();
+    let all = check.limit.capacity;
     terms.map_or_else(String::new, |terms| {
         let lifetime = terms.lifetime;
         format!(": at most {held} of {all} hits held, given back after {lifetime}")

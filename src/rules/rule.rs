@@ -209,7 +209,8 @@ impl Provenance {
 impl fmt::Display for EffectiveOption {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, value, .. } = self;
-        let (provenance, origin) = (self.provenance.name(), &self.origin);
+        let provenance = self.provenance.name();
+        let origin = &self.origin;
         write!(formatter, "{key}: {value} (by {provenance}, {origin})")
     }
 }
@@ -240,8 +241,8 @@ impl Rule {
         &self,
     ) -> impl Iterator<Item = (Option<&FurtherLimit>, &Limit, &KeyTail)> {
         let own = self.limit().map(|limit| (None, limit, &self.key_tail));
-        let further = self.limits.iter();
-        let further = further.map(|further| (Some(further), &further.limit, &further.key_tail));
+        let further =
+            self.limits.iter().map(|further| (Some(further), &further.limit, &further.key_tail));
         own.into_iter().chain(further)
     }
 

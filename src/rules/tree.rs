@@ -217,7 +217,8 @@ impl Dots {
 impl Level {
     /// Adds a descriptor. Its key and value were checked not to be here already.
     pub(crate) fn insert(&mut self, node: Node) {
-        let (key, value) = (node.key.as_bytes(), node.value.as_bytes());
+        let key = node.key.as_bytes();
+        let value = node.value.as_bytes();
         let index =
             u32::try_from(self.nodes.len()).expect("a rules file is bounded far below 2^32 nodes");
         let siblings = self.by_key.entry(key.into()).or_default();

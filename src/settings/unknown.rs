@@ -146,8 +146,8 @@ mod tests {
         .iter()
         .map(ToString::to_string)
         .collect();
-        let environment = environment.iter();
-        let environment = environment.map(|&(name, value)| (name.to_owned(), value.to_owned()));
+        let environment =
+            environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
         warnings(&environment.collect::<Vec<_>>(), &known)
     }
 

@@ -259,7 +259,8 @@ impl Counters {
 
         for ((fingerprint, first), counter) in distinct.into_iter().zip(counters) {
             let (counter, look) = counter.decide(&checks[first].limit, now, Call::PEEK);
-            let (shard, expires) = (held(&mut shards, fingerprint), now.plus(look.reset_after));
+            let shard = held(&mut shards, fingerprint);
+            let expires = now.plus(look.reset_after);
             self.keep(shard, fingerprint, counter, expires);
         }
         verdicts

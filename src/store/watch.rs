@@ -106,7 +106,8 @@ impl StoreWatch {
         lifecycle: Lifecycle,
         scripted: impl Fn() -> Vec<String>,
     ) {
-        let (mut ticks, mut logged) = (time::ticks(SAMPLE_INTERVAL), None);
+        let mut ticks = time::ticks(SAMPLE_INTERVAL);
+        let mut logged = None;
         loop {
             ticks.tick().await;
             let sample = self.sample();
@@ -191,7 +192,8 @@ impl Kept {
             self.minutes.push_back(Minute { number, ..Minute::default() });
         }
         self.minutes.retain(|minute| minute.number + MINUTES > number);
-        let (second, so_far) = (now.after(&previous), now.after(&self.minute_start));
+        let second = now.after(&previous);
+        let so_far = now.after(&self.minute_start);
         if let Some(minute) = self.minutes.back_mut() {
             minute.undecided = so_far.undecided;
             minute.latency = so_far.latency;
@@ -235,7 +237,8 @@ impl Kept {
 
     /// The problem of the last samples, if there is one. Logs one that began or ended.
     fn report(&mut self, norms: Norms) -> Option<(Problem, StoreProblem)> {
-        let (minute, recent) = (self.since(MINUTE)?, self.since(RECENT)?);
+        let minute = self.since(MINUTE)?;
+        let recent = self.since(RECENT)?;
         let current = self.episode.as_ref().map(|episode| episode.problem);
         let problem = Problem::find(&minute, &recent, current);
         let now = self.samples.back()?.clone();

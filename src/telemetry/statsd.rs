@@ -158,11 +158,13 @@ impl Exporter {
     /// reachable.
     async fn flush_and_log(&mut self) -> bool {
         let flushed = self.flush().await;
-        let (before, is_reached) = (self.reached, flushed.is_ok());
+        let before = self.reached;
+        let is_reached = flushed.is_ok();
         // Without a receiver every other datagram fails: only TCP shows that statsd is back.
         self.reached =
             Some(is_reached && (before != Some(false) || self.options.protocol == Protocol::Tcp));
-        let (host, port) = (&self.options.host, self.options.port);
+        let host = &self.options.host;
+        let port = self.options.port;
         match flushed {
             Ok(()) if before == Some(false) && self.reached == Some(true) => {
                 tracing::info!("statsd at {host}:{port} accepts metrics again");

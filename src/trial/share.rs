@@ -44,8 +44,8 @@ impl AnsweredShare {
         if share.percent() == 0 {
             return false;
         }
-        let entries = query.descriptors.iter();
-        let entries = entries.flat_map(|descriptor| descriptor.entries.iter().copied());
+        let entries =
+            query.descriptors.iter().flat_map(|descriptor| descriptor.entries.iter().copied());
         share.includes(&Text(query.domain).shown(), entries)
     }
 

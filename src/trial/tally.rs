@@ -112,8 +112,7 @@ impl Tally {
     /// The counts of rules.
     pub(crate) fn rules(&self) -> Vec<TrialRule> {
         let rules = self.domains.iter().flat_map(|(domain, of_domain)| {
-            let rules = of_domain.rules.iter();
-            rules.map(move |(rule, tally)| tally.view(domain, rule))
+            of_domain.rules.iter().map(move |(rule, tally)| tally.view(domain, rule))
         });
         rules.collect()
     }
@@ -167,8 +166,9 @@ impl DomainTally {
 
 impl RuleTally {
     fn view(&self, domain: &str, rule: &str) -> TrialRule {
-        let classes = Class::ALL.into_iter();
-        let classes = classes.map(|class| (class.name().to_owned(), self.classes[class as usize]));
+        let classes = Class::ALL
+            .into_iter()
+            .map(|class| (class.name().to_owned(), self.classes[class as usize]));
         TrialRule {
             domain: domain.to_owned(),
             rule: rule.to_owned(),
@@ -228,7 +228,8 @@ mod tests {
     fn the_last_disagreements_are_kept() {
         let mut tally = Tally::default();
         for number in 0..DISAGREEMENTS_MAX as u64 + 3 {
-            let (here, there) = (Code::Ok, Code::OverLimit);
+            let here = Code::Ok;
+            let there = Code::OverLimit;
             let disagreement = Quoted::default().map(|_, descriptors| Disagreement {
                 time: number.to_string(),
                 domain: "d".to_owned(),

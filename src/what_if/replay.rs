@@ -98,8 +98,7 @@ impl Tally {
         requests: u64,
         evicted: u64,
     ) -> RulesReplay {
-        let sources = rules.rules().into_iter();
-        let sources = sources.map(|rule| (&*rule.path, rule.origin.to_string()));
+        let sources = rules.rules().into_iter().map(|rule| (&*rule.path, rule.origin.to_string()));
         let mut sources: HashMap<&str, String> = sources.collect();
         let tallies = self.rules.drain();
         let mut rules: Vec<RuleReplay> = tallies

@@ -95,7 +95,8 @@ descriptors:
             served.received_at.plus(Span::from_secs(1)) > over_limit.sent_at.plus(wait),
             "served more than a second before {wait} were over"
         );
-        let (passed, over_limit) = (env.seen(Outcome::Passed), env.seen(Outcome::OverLimit));
+        let passed = env.seen(Outcome::Passed);
+        let over_limit = env.seen(Outcome::OverLimit);
         env.assert_verdicts(passed, over_limit);
     }
 }

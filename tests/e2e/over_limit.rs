@@ -95,7 +95,8 @@ fn client_that_disconnects_in_the_queue_consumes_its_slot() {
 /// The sample's rules with another limit and another `max_wait` for `/checkout`.
 fn checkout(limit: &str, max_wait: &str) -> String {
     let rules = include_str!("../../deploy/envoy/rules/over-limit.yaml");
-    let (sample, sample_wait) = ("unit: second, requests_per_unit: 5", "max_wait: 2s");
+    let sample = "unit: second, requests_per_unit: 5";
+    let sample_wait = "max_wait: 2s";
     assert!(
         rules.contains(sample) && rules.contains(sample_wait),
         "the sample has another limit: {rules}"

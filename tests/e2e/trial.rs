@@ -44,7 +44,8 @@ impl InUse {
         let directory = home.path().join(reference::RULES);
         fs::create_dir_all(&directory).expect("it is empty");
         fs::write(directory.join("web.yaml"), rules(requests)).expect("the directory exists");
-        let (ports, redis) = (Ports::take(), RedisProcess::start());
+        let ports = Ports::take();
+        let redis = RedisProcess::start();
         let grpc = ports.grpc();
         ports.release([grpc, ports.http(), ports.admin()]);
         let addresses = [grpc, ports.http(), ports.admin()];

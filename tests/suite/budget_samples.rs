@@ -95,8 +95,10 @@ async fn replicas_of_old_and_new_rules_count_together() {
         let builder = TestServer::with_rules(OLD).with_env("REDIS_URL", &redis.url());
         builder.with_env("ON_STORE_ERROR", "error").start()
     };
-    let (old, new) = (start(), start());
-    let (mut of_old, mut of_new) = (old.client().await, new.client().await);
+    let old = start();
+    let new = start();
+    let mut of_old = old.client().await;
+    let mut of_new = new.client().await;
     assert_eq!(left(&mut of_old).await, (100, 49));
     assert_eq!(left(&mut of_new).await, (100, 48));
 

@@ -268,7 +268,8 @@ fn hooks_of_pre_commit_reject_a_commit_of_invalid_rules_and_of_failing_tests() {
     let published = Repository::with(&[(".pre-commit-hooks.yaml", &hooks)]);
     published.git(&["tag", "v0.1.0"]);
     let configuration = fs::read_to_string(sample("deploy/ci/pre-commit-config.yaml"));
-    let (address, published) = ("https://git.example.com/tollgate", published.0.path(""));
+    let address = "https://git.example.com/tollgate";
+    let published = published.0.path("");
     let configuration = configuration.expect("a text").replace(address, &published);
     assert!(configuration.contains(&published), "{configuration}");
 

@@ -335,7 +335,8 @@ fn check_of_good_rules_ends_with_0() {
 #[test]
 fn check_of_the_sample_rules_notes_queues_and_what_the_reference_ignores() {
     let waits = ", but Envoy waits only 20 ms for an answer by default\n";
-    let (config, deployed) = ("config", "deploy/envoy/rules");
+    let config = "config";
+    let deployed = "deploy/envoy/rules";
     for (directory, file, queue, ignored, summary) in [
         (config, "shop", "200 ms", &[][..], "13 limits in 2 domains of 2 files"),
         (

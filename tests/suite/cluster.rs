@@ -34,7 +34,8 @@ pub(crate) async fn on(cluster: &ClusterProcess, limit: u32) -> (TestServer, Cou
 }
 
 pub(crate) async fn ready(server: &TestServer) -> Counting {
-    let (mut counting, values) = (Counting::at(server).await, values());
+    let mut counting = Counting::at(server).await;
+    let values = values();
     let anything: Vec<String> = values.iter().map(|value| format!("anything {value}")).collect();
     counting.wait_for_verdicts(&counters("leaky", &anything)).await;
     counting
@@ -138,9 +139,12 @@ async fn slots_that_go_to_and_fro_lose_no_hit_and_count_none_twice() {
     let slots: Vec<u16> = cluster.keys("*v*").iter().map(|key| cluster.slot_of(key)).collect();
     assert!(slots.len() >= ALGORITHMS.len(), "{slots:?}");
     let cluster = Arc::new(cluster);
-    let (over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let over = Arc::new(AtomicBool::new(false));
+    let rounds = Arc::new(AtomicU32::new(0));
     let mover = thread::spawn({
-        let (cluster, over, rounds) = (cluster.clone(), over.clone(), rounds.clone());
+        let cluster = cluster.clone();
+        let over = over.clone();
+        let rounds = rounds.clone();
         move || {
             while !over.load(Relaxed) {
                 for slot in &slots {

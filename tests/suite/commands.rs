@@ -228,7 +228,8 @@ async fn port_in_use_names_the_setting_and_a_tollgate_that_drains() {
     };
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let other = taken.local_addr().expect("its address").port();
-    let (grpc, admin) = (server.grpc.port(), server.admin.port());
+    let grpc = server.grpc.port();
+    let admin = server.admin.port();
     let fails = |grpc: u16, admin: u16, expected: &str| {
         let ran = start(grpc, admin);
         assert_eq!(ran.code, Some(1), "{ran:?}");

@@ -252,7 +252,8 @@ impl World {
 
     /// Does a step. Returns what it expects and what there is.
     async fn run(&self, domain: Option<&Value>, step: &Fields) -> (Fields, Fields) {
-        let (mut expected, mut got) = (step.clone(), Fields::new());
+        let mut expected = step.clone();
+        let mut got = Fields::new();
         if let Some(descriptors) = expected.remove("ask") {
             let domain = expected.remove("domain").or(domain.cloned());
             let hits = expected.remove("hits").as_ref().map_or(0, number);

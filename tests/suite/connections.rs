@@ -136,7 +136,9 @@ async fn each_door_is_where_its_host_and_port_say() {
             .local_addr()
             .expect("it is bound")
     };
-    let (http, grpc, debug) = (free(), free(), free());
+    let http = free();
+    let grpc = free();
+    let debug = free();
     let listeners = [("", http), ("GRPC_", grpc), ("DEBUG_", debug)];
     let server = listeners.iter().fold(server(), |server, (prefix, addr)| {
         server

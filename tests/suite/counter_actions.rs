@@ -106,8 +106,10 @@ async fn a_change_is_announced_to_the_caches_of_all_replicas() {
             .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")
             .start()
     };
-    let (one, other) = (on_redis(), on_redis());
-    let (mut at_one, mut at_other) = (Counting::at(&one).await, Counting::at(&other).await);
+    let one = on_redis();
+    let other = on_redis();
+    let mut at_one = Counting::at(&one).await;
+    let mut at_other = Counting::at(&other).await;
     at_one.wait_for_verdicts(&[("counted", "another")]).await;
     at_other.wait_for_verdicts(&[("counted", "another")]).await;
     at_one.admitted("counted", "v", LIMIT).await;

@@ -52,7 +52,8 @@ fn json(folder: &Folder, arguments: &[&str]) -> Value {
 #[test]
 fn text_names_rules_options_their_sources_and_counters_that_restart() {
     let folder = folder();
-    let (old, new) = (folder.path("old/shop.yaml"), folder.path("new/shop.yaml"));
+    let old = folder.path("old/shop.yaml");
+    let new = folder.path("new/shop.yaml");
     let expected = format!(
         "\
 rules: 1 added, 1 removed, 2 changed; the counters of 1 rule restart
@@ -94,7 +95,8 @@ fn json_has_both_sides_of_every_difference() {
         (fields, before, after)
     });
     assert_eq!(shown.collect::<Vec<_>>(), expected);
-    let (before, after) = (&rules[3]["before"], &rules[3]["after"]);
+    let before = &rules[3]["before"];
+    let after = &rules[3]["after"];
     assert_eq!((&before["requests_per_unit"], &after["requests_per_unit"]), (&json!(2), &json!(3)));
     let source = json!({"set_by": "the rule", "file": folder.path("new/shop.yaml"), "line": 6, "column": 38});
     assert_eq!(after["option_sources"]["algorithm"], source);
@@ -103,7 +105,8 @@ fn json_has_both_sides_of_every_difference() {
 #[test]
 fn exit_code_is_1_for_differences_and_78_for_errors() {
     let folder = folder();
-    let (old, new) = (folder.path("old"), folder.path("new"));
+    let old = folder.path("old");
+    let new = folder.path("new");
     let invalid = folder.write("invalid.yaml", "domain: d\ndescriptor: []\n");
     for (arguments, code, printed) in [
         (&["diff", &*old, &*new][..], 0, "rules: 1 added"),
@@ -193,7 +196,8 @@ fn on_a_cluster_parents_restart_the_counters_of_their_levels() {
     let files = [("old.yaml", &*rules("")), ("new.yaml", &*parents)];
     let folder = Folder::with(&files);
     let restarts = |redis_type| {
-        let (old, new) = (folder.path("old.yaml"), folder.path("new.yaml"));
+        let old = folder.path("old.yaml");
+        let new = folder.path("new.yaml");
         let arguments = ["diff", &old, &new, "--format", "json"];
         let ran = tollgate_with_env(&arguments, &[("REDIS_TYPE", redis_type)]);
         let printed: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");

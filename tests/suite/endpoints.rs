@@ -80,7 +80,8 @@ async fn unknown_service_or_method_is_unimplemented() {
     ] {
         elsewhere.ready().await.expect("the connection is open");
         let codec = tonic_prost::ProstCodec::<(), ()>::default();
-        let (request, uri) = (tonic::Request::new(()), path.parse().expect("a path"));
+        let request = tonic::Request::new(());
+        let uri = path.parse().expect("a path");
         let answer = elsewhere.unary(request, uri, codec).await;
         let error = answer.expect_err("it is not there");
         assert_eq!(error.code(), tonic::Code::Unimplemented, "{path}");

@@ -126,7 +126,8 @@ fn proxy_of_few_commands(port: u16) -> SocketAddr {
 
 fn pass_few_commands(client: &TcpStream, port: u16) -> io::Result<()> {
     let mut server = TcpStream::connect(("127.0.0.1", port))?;
-    let (mut replies, mut to_client) = (server.try_clone()?, client.try_clone()?);
+    let mut replies = server.try_clone()?;
+    let mut to_client = client.try_clone()?;
     thread::spawn(move || io::copy(&mut replies, &mut to_client));
     let mut commands = BufReader::new(client);
     while let Some((name, bytes)) = read_command(&mut commands)? {
@@ -149,7 +150,8 @@ fn read_command(commands: &mut impl BufRead) -> io::Result<Option<(String, Vec<u
         let text = String::from_utf8_lossy(&line[1..]);
         text.trim_end().parse().expect("a number")
     };
-    let (mut name, count) = (String::new(), number(&bytes));
+    let mut name = String::new();
+    let count = number(&bytes);
     for index in 0..count {
         let at = bytes.len();
         commands.read_until(b'\n', &mut bytes)?;

@@ -167,7 +167,8 @@ fn schemas_are_current_and_describe_keys_as_the_pages_do() {
         let tables = text.split("\n\n").filter(|part| part.starts_with("| key"));
         let described: Vec<&str> = tables.flat_map(|table| table.lines().skip(2)).collect();
         let differing = described.iter().filter(|row| {
-            let (name, row) = (row.split('`').nth(1).unwrap_or_default(), row.to_lowercase());
+            let name = row.split('`').nth(1).unwrap_or_default();
+            let row = row.to_lowercase();
             let key = name.rsplit('.').next();
             let mut meanings = keys.iter().filter(|(name, _)| Some(&**name) == key);
             !meanings.any(|(_, meaning)| row.contains(&meaning.to_lowercase()))

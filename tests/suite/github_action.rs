@@ -184,7 +184,8 @@ fn invalid_rules_of_the_base_are_a_warning() {
 /// The sample workflow states inputs that the action has, which actionlint cannot check in another repository.
 #[test]
 fn the_sample_workflow_has_inputs_of_the_action() {
-    let (workflow, action) = (yaml("deploy/ci/rules.yaml"), yaml(ACTION));
+    let workflow = yaml("deploy/ci/rules.yaml");
+    let action = yaml(ACTION);
     let steps = workflow["jobs"]["check"]["steps"].as_array().expect("steps");
     let uses = |step: &&Value| {
         step["uses"].as_str().is_some_and(|uses| uses.contains("/.github/actions/check@"))

@@ -142,7 +142,8 @@ impl Mounted {
 
     fn turn_to(&mut self, identity: &Identity) {
         self.turns += 1;
-        let (before, next) = (format!("..{}", self.turns - 1), format!("..{}", self.turns));
+        let before = format!("..{}", self.turns - 1);
+        let next = format!("..{}", self.turns);
         fs::create_dir(self.path(&next)).expect("a directory can be made");
         for (name, content) in [("tls.crt", &identity.cert), ("tls.key", &identity.key)] {
             fs::copy(content, self.path(&next).join(name)).expect("a file can be copied");
@@ -202,12 +203,15 @@ async fn plain_text_client_is_rejected_and_counted() {
 
 #[tokio::test]
 async fn only_client_certificates_with_authority_and_name_are_accepted() {
-    let (servers, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+    let servers = Authority::new();
+    let clients = Authority::new();
+    let others = Authority::new();
     let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
     let right = clients.sign("right", "DNS:envoy.mesh,DNS:other.mesh", KeyForm::Pkcs1);
     let misnamed = clients.sign("misnamed", "DNS:intruder.mesh", KeyForm::Pkcs8);
     let stranger = others.sign("stranger", "DNS:envoy.mesh", KeyForm::Pkcs8);
-    let (client_ca, other_ca) = (clients.cacert(), others.cacert());
+    let client_ca = clients.cacert();
+    let other_ca = others.cacert();
     let server = tls_server(&identity.cert, &identity.key);
     // The system's authorities, and so those that everybody trusts, are another file here.
     let server =
@@ -300,7 +304,8 @@ async fn invalid_pair_keeps_the_previous_one_until_a_valid_one() {
     let [first, second] =
         ["first", "second"].map(|file| authority.sign(file, NAMES, KeyForm::Pkcs8));
     let home = TempDir::new().expect("a temporary directory can be made");
-    let (cert, key) = (home.path().join("tls.crt"), home.path().join("tls.key"));
+    let cert = home.path().join("tls.crt");
+    let key = home.path().join("tls.key");
     fs::copy(&first.cert, &cert).expect("a file can be copied");
     fs::copy(&first.key, &key).expect("a file can be copied");
     let server = tls_server(&cert, &key).start();
@@ -334,7 +339,9 @@ async fn invalid_pair_keeps_the_previous_one_until_a_valid_one() {
 
 #[tokio::test]
 async fn client_authority_is_reloaded() {
-    let (servers, before, after) = (Authority::new(), Authority::new(), Authority::new());
+    let servers = Authority::new();
+    let before = Authority::new();
+    let after = Authority::new();
     let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
     let [old, new] = [&before, &after]
         .map(|authority| authority.sign("client", "DNS:envoy.mesh", KeyForm::Pkcs8));

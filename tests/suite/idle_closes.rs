@@ -94,7 +94,8 @@ domain: d
 descriptors:
   - {key: k, rate_limit: {unit: second, requests_per_unit: 1000}}
 ";
-    let (redis, other) = (RedisProcess::start(), RedisProcess::start());
+    let redis = RedisProcess::start();
+    let other = RedisProcess::start();
     let service = TestServer::with_rules(RULES).with_envs(&[
         ("REDIS_URL", &other.url()),
         ("REDIS_PERSECOND", "true"),

@@ -268,7 +268,8 @@ fn holders_are_named_by_the_last_value_or_its_hash() {
     assert_eq!(holder("a b:{}"), "a b:{}");
     let longest = "x".repeat(HOLDER_BYTES_MAX);
     assert_eq!(holder(&longest), longest);
-    let (one, other) = (holder(&format!("{longest}1")), holder(&format!("{longest}2")));
+    let one = holder(&format!("{longest}1"));
+    let other = holder(&format!("{longest}2"));
     assert!(one.len() == 33 && one.starts_with('#') && one != other, "{one} {other}");
 }
 
@@ -283,7 +284,8 @@ proptest! {
             prop_assert_eq!(reference.to_string(), format!("p:shop_path_{path}_ip_{ip}_"));
         }
         let safe = key_of_bytes(&rules("p:", KeyFormat::Safe), &path, &ip);
-        let (head, tail) = ("p:tg:shop:".len(), ":fixed_window:86400:s:".len());
+        let head = "p:tg:shop:".len();
+        let tail = ":fixed_window:86400:s:".len();
         let parts = safe.as_bytes()[head..safe.as_bytes().len() - tail].split(|&byte| byte == b':');
         let read_back: Vec<Vec<u8>> = parts.map(|part| percent_decode(part).collect()).collect();
         prop_assert_eq!(read_back, [b"path", &*path, b"ip", &*ip]);

@@ -308,7 +308,8 @@ proptest! {
 
     #[test]
     fn a_look_changes_nothing(limit in any_limit(), calls in history(), hits in hits(), gap in gaps()) {
-        let (mut looked, mut other) = (played(limit, &calls), played(limit, &calls));
+        let mut looked = played(limit, &calls);
+        let mut other = played(limit, &calls);
         looked.ask(Hits::Peek);
         for bench in [&mut looked, &mut other] {
             bench.pass(gap.span(&limit));
@@ -320,7 +321,8 @@ proptest! {
     fn a_rejected_call_changes_nothing_where_over_limit_hits_drop(
         limit in any_limit().prop_filter("drops", dropping), calls in history(), hits in 1..50_u64, gap in gaps(), then in hits(),
     ) {
-        let (mut rejected, mut other) = (played(limit, &calls), played(limit, &calls));
+        let mut rejected = played(limit, &calls);
+        let mut other = played(limit, &calls);
         prop_assume!(rejected.ask(Hits::Add(hits)).over);
         for bench in [&mut rejected, &mut other] {
             bench.pass(gap.span(&limit));
@@ -402,7 +404,8 @@ proptest! {
         // Whatever was before has left.
         bench.pass(fill(&limit));
         let passed = u128::from(bench.under_pressure(times(limit.period, 20)));
-        let (requests, period) = (u128::from(limit.requests), u128::from(limit.period.as_micros()));
+        let requests = u128::from(limit.requests);
+        let period = u128::from(limit.period.as_micros());
         let again_after = if limit.buckets > 0 { u128::from(limit.sub_window().as_micros()) * u128::from(limit.buckets + 1) } else { period };
         prop_assert!(passed * again_after >= requests * 20 * period, "{passed}");
     }
@@ -410,7 +413,8 @@ proptest! {
     #[test]
     fn a_sliding_window_admits_nearly_all_of_what_comes_evenly_at_its_rate(limit in limits(Algorithm::SlidingWindow, 1..=30)) {
         let mut bench = Bench::new(Limit::new(&Terms { over_limit_hits: Some(OverLimitHits::Drop), ..terms_of(&limit) }).expect("a limit"));
-        let (requests, mut passed) = (limit.requests, 0);
+        let requests = limit.requests;
+        let mut passed = 0;
         for _ in 0..20 * requests {
             passed += u32::from(!bench.ask(Hits::Add(1)).over);
             bench.pass(Span::from_micros(limit.period.as_micros().div_ceil(requests)));
@@ -557,7 +561,9 @@ fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter
 #[test]
 fn a_bucket_that_starts_to_drop_over_limit_hits_keeps_its_debt() {
     let limit = |over_limit_hits| {
-        let (unit, unit_multiplier, algorithm) = (Unit::Hour, 1, Algorithm::TokenBucket);
+        let unit = Unit::Hour;
+        let unit_multiplier = 1;
+        let algorithm = Algorithm::TokenBucket;
         Limit::new(&Terms {
             unit_multiplier,
             over_limit_hits: Some(over_limit_hits),

@@ -108,7 +108,8 @@ async fn goes_on_or_starts_anew(server: TestServer) {
     server.write("rules.yaml", &rules(|change| change.after));
     eventually("the new limits are in force", async || loads() > before).await;
     for change in changes() {
-        let (name, remaining) = (change.name, change.remaining);
+        let name = change.name;
+        let remaining = change.remaining;
         let (_, left) = ask(&mut client, &change, HITS + 1, 0).await;
         assert_eq!(left, remaining, "{name}");
         let (code, _) = ask(&mut client, &change, HITS + 1, 1).await;

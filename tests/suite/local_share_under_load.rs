@@ -36,7 +36,8 @@ impl Clients {
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         for (number, server) in servers.iter().enumerate() {
-            let (mut client, stop) = (server.client().await, stop.clone());
+            let mut client = server.client().await;
+            let stop = stop.clone();
             tasks.spawn(async move {
                 let mut granted = BTreeMap::new();
                 let mut value = number as u64;
@@ -142,7 +143,8 @@ async fn everything_owed_is_written_back() {
     let limit = Limit::new(&Terms::new(10, Unit::Year, Algorithm::TokenBucket)).expect("a limit");
     let check =
         |number: usize| Check::new(Key::from(&*format!("tg:d:k:{number}:")), limit, Hits::Add(3));
-    let (metrics, clock) = (Metrics::new(), Clock::system());
+    let metrics = Metrics::new();
+    let clock = Clock::system();
     let node = redis_at(&format!("redis://127.0.0.1:{port}"), clock.clone(), &metrics);
     let mut chores = JoinSet::new();
     chores.spawn(node.clone().maintain(Lifecycle::default()));

@@ -113,7 +113,8 @@ fn assert_as_recorded(server: &TestServer, recorded: &str) {
             .replace(&format!("{theirs} "), &format!("{family}{labels} "))
     };
     let recorded = NAMED_BY_CLIENTS.iter().fold(recorded.to_owned(), as_ours);
-    let (ours, theirs) = (series(&page), series(&recorded));
+    let ours = series(&page);
+    let theirs = series(&recorded);
     let varies =
         |name: &str| ["_bucket{", "_sum{", "_pool_cx_"].iter().any(|part| name.contains(part));
     for (name, value) in &theirs {
@@ -289,7 +290,8 @@ async fn statsd_totals_equal_the_stats_page() {
 
 #[tokio::test]
 async fn gauges_are_sent_with_every_flush() {
-    let (redis, statsd) = (RedisProcess::start(), Statsd::start());
+    let redis = RedisProcess::start();
+    let statsd = Statsd::start();
     let server = sending_to(&statsd, &limit_of(1))
         .with_env("REDIS_URL", &redis.address())
         .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "10000")
@@ -448,7 +450,9 @@ async fn a_statsd_that_does_not_read_delays_no_request() {
 
 #[tokio::test]
 async fn missing_default_statsd_is_logged_once() {
-    let (statsd, log, metrics) = (Statsd::away(), Log::capture(), Metrics::new());
+    let statsd = Statsd::away();
+    let log = Log::capture();
+    let metrics = Metrics::new();
     let options = Options {
         host: "127.0.0.1".to_owned(),
         port: statsd.port().parse().expect("a port"),
@@ -561,7 +565,9 @@ fn log_level_and_format_apply() {
             _ => server.log_with(" WARN "),
         }
     };
-    let (info, warn, error) = (log("info"), log("WARN"), log("fatal"));
+    let info = log("info");
+    let warn = log("WARN");
+    let error = log("fatal");
     assert!(info.contains(" INFO "), "{info}");
     assert!(!warn.contains(" INFO "), "{warn}");
     assert_eq!(error, "");

@@ -130,12 +130,14 @@ impl Mutant {
 
     /// Tests it on a server, which it may make unusable.
     fn try_on(&self, server: &RedisProcess, histories: &[History]) -> Fate {
-        let (script, clock) = (Script::new(self.text.clone()), Clock::system());
+        let script = Script::new(self.text.clone());
+        let clock = Clock::system();
         for patience in PATIENCE {
             let Ok(twins) = Twins::new(server, &script) else {
                 return Fate::Stillborn;
             };
-            let (mut twins, mut begun) = (twins.with_patience(patience), clock.now());
+            let mut twins = twins.with_patience(patience);
+            let mut begun = clock.now();
             let trial = histories.iter().try_for_each(|history| {
                 begun = clock.now();
                 history.play(&mut twins)
@@ -412,7 +414,8 @@ fn every_mutant_of_the_lua_is_killed_or_listed_as_equivalent() {
     let is_listed = |mutant: &Mutant| equivalents.iter().any(|known| mutant.is(known));
     let mutants: Vec<&Mutant> =
         all.iter().filter(|mutant| tries_listed || !is_listed(mutant)).collect();
-    let (trials, next) = (Trials::new(), AtomicUsize::new(0));
+    let trials = Trials::new();
+    let next = AtomicUsize::new(0);
     let work = || {
         let limit = LUA_TIME_LIMIT.as_millis().to_string();
         let start =

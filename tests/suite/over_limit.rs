@@ -76,7 +76,8 @@ descriptors:
 #[tokio::test]
 async fn queued_requests_are_served_during_drain() {
     let mut server = TestServer::with_rules(RULES).with_env("DRAIN_PERIOD", "0s").start();
-    let (mut first, mut second) = (server.client().await, server.client().await);
+    let mut first = server.client().await;
+    let mut second = server.client().await;
     let waiting = async {
         first.ask("d", &[("slow", "")]).await;
         first.ask("d", &[("slow", "")]).await

@@ -93,8 +93,10 @@ const ROUTE: &str = "default/route/rule/0=default/route/rule/0";
 
 #[test]
 fn explain_says_where_each_word_comes_from_and_the_strongest_counts() {
-    let (rules, overlay) = (rules(), OverlayFile::new(OVERLAY));
-    let (file, rules_file) = (overlay.text(), rules.path().join("eg.yaml"));
+    let rules = rules();
+    let overlay = OverlayFile::new(OVERLAY);
+    let file = overlay.text();
+    let rules_file = rules.path().join("eg.yaml");
     let rules_file = rules_file.display();
     let address: &[&str] = &[ROUTE, "masked_remote_address=0.0.0.0/0"];
     let header: &[&str] = &[ROUTE, "rule-0-match-0=one"];
@@ -234,7 +236,8 @@ fn consistency_has_the_precedence_of_algorithm() {
         ("[{domain: '*', tollgate: {defaults: {consistency: leased}}}]", "leased", log, None),
     ] {
         let file = OverlayFile::new(&format!("overlays: {overlay}\n"));
-        let (rules, path) = (rules.path().display().to_string(), file.text());
+        let rules = rules.path().display().to_string();
+        let path = file.text();
         let variables = [("TOLLGATE_OVERLAY", &*path), ("DEFAULT_CONSISTENCY", setting)];
         let arguments = [&["explain", &rules, "default/eg/http"], entries].concat();
         let said = tollgate_with_env(&arguments, &variables).stdout;
@@ -291,7 +294,8 @@ fn overlay_is_reloaded_and_an_invalid_one_changes_nothing() {
 
 #[test]
 fn requests_of_a_domain_are_all_or_nothing_if_the_overlay_says_so() {
-    let (rules, overlay) = (rules(), OverlayFile::new(OVERLAY));
+    let rules = rules();
+    let overlay = OverlayFile::new(OVERLAY);
     let request = r#"{"domain":"default/eg/http","descriptors":[
         {"entries":[{"key":"own","value":"x"}]},
         {"entries":[{"key":"own","value":"y"}]}

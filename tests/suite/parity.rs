@@ -135,7 +135,8 @@ impl History {
     pub(crate) fn play(&self, twins: &mut Twins<'_>) -> Result<(), String> {
         twins.start_over(self.jitter).map_err(|error| error.to_string())?;
         let mut now = START;
-        let (mut retries, mut resets) = ([Span::ZERO; KEYS], [Span::ZERO; KEYS]);
+        let mut retries = [Span::ZERO; KEYS];
+        let mut resets = [Span::ZERO; KEYS];
         for (number, counter) in self.counters.iter().enumerate() {
             if let Some(found) = &counter.found {
                 twins
@@ -301,9 +302,12 @@ fn finds(limit: &Limit) -> Vec<Found> {
             finds.extend([" 5", "5 "].map(text));
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            let (price, at) = (double(limit.period_ticks()), double(limit.tick.since_epoch(START)));
-            let (full, far) = (price * double(limit.capacity), double(EXACT_MAX - 1));
-            let (infinity, nan) = (f64::INFINITY, f64::NAN);
+            let price = double(limit.period_ticks());
+            let at = double(limit.tick.since_epoch(START));
+            let full = price * double(limit.capacity);
+            let far = double(EXACT_MAX - 1);
+            let infinity = f64::INFINITY;
+            let nan = f64::NAN;
             let spent = [0.0, price, full, full + price, 2.0 * full, far, infinity, -1.0, nan];
             let ats = [0.0, at + 1.0, at + price, far, infinity];
             let buckets = spent.map(|spent| (spent, at)).into_iter();
@@ -617,7 +621,8 @@ fn full_logs() -> History {
             writes: Writes::Taken,
         }
     };
-    let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(3)));
+    let add = Size::Add(Amount::Hits(1));
+    let give_back = Size::GiveBack(Amount::Hits(3));
     let batches = vec![
         batch(Gap::Micros(1), [add; KEYS]),
         batch(Gap::Micros(1), [add; KEYS]),
@@ -706,7 +711,8 @@ fn soft_hits_beside_a_veto(limit: Limit) -> History {
         writes: Writes::Taken,
     };
     let full = |counter| call(counter, false, 8, 0);
-    let (over, one) = (|counter| call(counter, true, 8, 1), call(2, false, 0, 1));
+    let over = |counter| call(counter, true, 8, 1);
+    let one = call(2, false, 0, 1);
     let batches = vec![batch(vec![full(0), full(0), over(1)]), batch(vec![over(2), one])];
     History { counters, jitter: Span::ZERO, batches }
 }
@@ -722,7 +728,8 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
             .map(|counter| Group { mode: Mode::Independent, calls: vec![call(counter, size)] })
             .collect()
     };
-    let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
+    let add = Size::Add(Amount::Hits(1));
+    let give_back = Size::GiveBack(Amount::Hits(1));
     let blocked = |hits| {
         let calls = vec![
             call(0, Size::Add(Amount::Hits(1))),
@@ -809,7 +816,8 @@ fn lease_given_back_beside_a_veto() -> History {
     let limits = [4, 1].map(|places| Limit::new(&held(places)).expect("a limit"));
     let counters = std::array::from_fn(|_| Terms2 { limits, found: None });
     let call = |holder, size| Call { size, holder, ..hit(0) };
-    let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
+    let add = Size::Add(Amount::Hits(1));
+    let give_back = Size::GiveBack(Amount::Hits(1));
     let batch = |reloaded, calls| Batch {
         gap: Gap::Micros(1_000),
         reloaded: [reloaded; KEYS],
@@ -848,7 +856,9 @@ fn table_limits() -> Vec<Limit> {
         burst: Some(burst),
         ..Terms::new(requests, unit, Algorithm::TokenBucket)
     };
-    let (second, minute, day) = (Unit::Second, Unit::Minute, Unit::Day);
+    let second = Unit::Second;
+    let minute = Unit::Minute;
+    let day = Unit::Day;
     let kinds = [
         Terms::new(10, minute, Algorithm::FixedWindow),
         bucket(10, minute, 5),

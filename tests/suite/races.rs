@@ -93,7 +93,10 @@ pub(crate) fn race(
     thread::scope(|scope| {
         for (client, service) in services.iter().flat_map(|service| [service; CLIENTS]).enumerate()
         {
-            let (granted, barrier, errors, request_of) = (&granted, &barrier, &errors, &request_of);
+            let granted = &granted;
+            let barrier = &barrier;
+            let errors = &errors;
+            let request_of = &request_of;
             scope.spawn(move || {
                 let runtime = runtime::Builder::new_current_thread()
                     .enable_all()

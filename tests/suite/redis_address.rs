@@ -114,7 +114,9 @@ async fn a_password_is_sent_whatever_is_in_it() {
     let password = "p@ss:w/o,r%d?#";
     let server = RedisProcess::builder().with_password(password).start();
     let encoded = "p%40ss%3Aw%2Fo%2Cr%25d%3F%23";
-    let (address, socket, by_user) = (server.address(), server.socket(), format!(":{password}"));
+    let address = server.address();
+    let socket = server.socket();
+    let by_user = format!(":{password}");
     let socket = text(&socket);
     // With a colon in it, a password needs one before it.
     for (url, auth) in [
@@ -168,7 +170,8 @@ async fn a_wrong_password_is_told_and_not_shown() {
 #[tokio::test]
 async fn the_database_is_the_one_that_is_named() {
     let server = RedisProcess::start();
-    let (url, socket) = (server.url(), server.socket());
+    let url = server.url();
+    let socket = server.socket();
     let socket = socket.display();
     let ways = [
         (format!("{url}/3"), 3),

@@ -225,7 +225,8 @@ async fn redis_may_come_later() {
 async fn a_start_that_gives_up_says_why_and_what_to_do() {
     let closed = RedisProcess::start().port();
     let redis = RedisProcess::builder().with_password("s3cret").start();
-    let (closed, address) = (format!("127.0.0.1:{closed}"), redis.address());
+    let closed = format!("127.0.0.1:{closed}");
+    let address = redis.address();
     let sentinel = format!("mymaster,{closed}");
     for (settings, cause) in [
         (

@@ -66,7 +66,8 @@ impl Rejected {
 
 #[tokio::test]
 async fn read_only_redis_is_reported_until_it_serves_a_command() {
-    let (master, replica) = (RedisProcess::start(), RedisProcess::start());
+    let master = RedisProcess::start();
+    let replica = RedisProcess::start();
     let port = master.port().to_string();
     replica.command::<()>(&["REPLICAOF", "127.0.0.1", &port]);
     look_until("it is a replica", || replica.follows_its_master());

@@ -188,7 +188,8 @@ fn of_two_changes_at_once_one_is_made() {
         let puts: Vec<_> = (2..6)
             .map(|requests| {
                 scope.spawn({
-                    let (server, before) = (&server, &before);
+                    let server = &server;
+                    let before = &before;
                     move || put(server, before, &limit_of(requests)).status
                 })
             })
@@ -361,7 +362,8 @@ fn a_killed_process_leaves_a_whole_file() {
 fn each_change_is_logged_once() {
     let server =
         writable(TestServer::with_rules(&limit_of(1))).with_env("LOG_LEVEL", "error").start();
-    let (before, was) = (server.log(), etag(&server));
+    let before = server.log();
+    let was = etag(&server);
     limit_to(&server, 2);
     let log = server.log_with("action=put_rules");
     let lines: Vec<&str> = log[before.len()..].lines().collect();

@@ -386,7 +386,8 @@ fn junit_has_a_suite_for_each_file() {
     let folder = folder_with(&[("tests/one.test.yaml", PASSES), ("tests/two.test.yaml", &fails)]);
     let ran = test(&folder, &["--format", "junit"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    let (one, two) = (folder.path("tests/one.test.yaml"), folder.path("tests/two.test.yaml"));
+    let one = folder.path("tests/one.test.yaml");
+    let two = folder.path("tests/two.test.yaml");
     for expected in [
         "<testsuites tests=\"2\" failures=\"1\">",
         &format!("<testsuite name=\"{one}\" tests=\"1\" failures=\"0\">"),

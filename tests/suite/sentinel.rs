@@ -20,7 +20,8 @@ async fn the_master_is_found_and_replicas_of_the_service_share_what_they_count()
     let (one, other) =
         (service(LIMIT, &deployment.settings()), service(LIMIT, &deployment.settings()));
     one.assert_announced("mymaster");
-    let (mut one, mut other) = (Counting::at(&one).await, Counting::at(&other).await);
+    let mut one = Counting::at(&one).await;
+    let mut other = Counting::at(&other).await;
     one.wait_for_verdicts(&ANYTHING).await;
     other.wait_for_verdicts(&ANYTHING).await;
     for (key, algorithm) in ALGORITHMS.into_iter().filter(|(key, _)| *key != "places") {

@@ -327,7 +327,8 @@ fn months_can_be_calendar_months() {
 
 #[test]
 fn files_of_one_domain_can_be_merged() {
-    let (one, other) = (limit_of(1), limit_of(1).replace("key: k", "key: other"));
+    let one = limit_of(1);
+    let other = limit_of(1).replace("key: k", "key: other");
     let start = |merge: &str| {
         let server = TestServer::with_files([("a.yaml", &*one), ("b.yaml", &*other)]);
         server.with_env("MERGE_DOMAIN_CONFIG", merge).start()
@@ -421,7 +422,8 @@ async fn rules_beside_the_directory_are_reloaded_and_have_one_name_each() {
         let server = TestServer::with_runtime_root(root.path());
         server.with_env("RUNTIME_WATCH_ROOT", watch_root).start()
     };
-    let (all, folder) = (start("true"), start("false"));
+    let all = start("true");
+    let folder = start("false");
     let other = limit_of(2).replacen("domain: d\n", "domain: d2\n", 1);
     write(&root.path().join("config.b.yaml"), &other);
     all.metric_becomes("tollgate_rule_domains", 2.0).await;
@@ -527,7 +529,8 @@ pub(crate) fn wait_until_ready_says(server: &TestServer, text: &str) {
 
 #[test]
 fn limits_per_second_can_have_their_own_redis() {
-    let (main, second) = (RedisProcess::start(), RedisProcess::start());
+    let main = RedisProcess::start();
+    let second = RedisProcess::start();
     let (url, second_url) = (main.address(), second.url());
     let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND_URL", &second_url)];
     let begins = |redis: &RedisProcess| -> Vec<String> {
@@ -556,7 +559,8 @@ fn limits_per_second_can_have_their_own_redis() {
 #[test]
 fn per_second_redis_has_a_default_socket_only() {
     let redis = RedisProcess::start();
-    let (url, socket) = (redis.url(), redis.socket().display().to_string());
+    let url = redis.url();
+    let socket = redis.socket().display().to_string();
     let start = |settings: &[(&str, &str)]| {
         let both = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true")];
         with_both_periods(&both).with_envs(settings)
@@ -577,8 +581,10 @@ REDIS_PERSECOND_SOCKET_TYPE => REDIS_PERSECOND_URL is not set; set it to host:po
 
 #[test]
 fn redis_type_cluster_counts_on_a_cluster() {
-    let (cluster, single) = (ClusterProcess::start(), RedisProcess::start());
-    let (nodes, url) = (cluster.url(), single.url());
+    let cluster = ClusterProcess::start();
+    let single = RedisProcess::start();
+    let nodes = cluster.url();
+    let url = single.url();
     // Each in a slot of its own.
     let ask = |server: &TestServer, key: &str| {
         (0..30).all(|value| {
@@ -619,7 +625,8 @@ fn sentinels_have_their_own_credentials() {
         write(&path, &format!("{password}\n"));
         path.display().to_string()
     });
-    let (sentinels, url) = (deployment.url(), single.url());
+    let sentinels = deployment.url();
+    let url = single.url();
     let main = [("REDIS_TYPE", "sentinel"), ("REDIS_URL", sentinels.as_str())];
     let second = [
         ("REDIS_URL", url.as_str()),

@@ -386,7 +386,9 @@ impl Builder {
         } else {
             bound("gRPC ")
         };
-        let (http, admin, prometheus) = (bound("HTTP "), bound("admin "), address("metrics "));
+        let http = bound("HTTP ");
+        let admin = bound("admin ");
+        let prometheus = address("metrics ");
         TestServer {
             process,
             _cgroup: self.cgroup,

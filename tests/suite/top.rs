@@ -49,8 +49,7 @@ fn users(answer: &Value) -> Vec<(String, u64, u64)> {
 }
 
 fn counted(expected: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
-    let owned = expected.iter();
-    owned.map(|&(user, hits, over)| (user.to_owned(), hits, over)).collect()
+    expected.iter().map(|&(user, hits, over)| (user.to_owned(), hits, over)).collect()
 }
 
 async fn send(server: &TestServer, user: &str, requests: usize) {
@@ -187,7 +186,8 @@ async fn feed_has_responses_of_over_limit() {
     let both = request("d", &[&[("user", "ann")], &[("plan", "free"), ("user", "ann")]]);
     assert_eq!(client.answer(both).await.overall_code(), Code::OverLimit);
     let event = event(&mut feed);
-    let (domain, rule) = (&event["domain"], &event["rule"]);
+    let domain = &event["domain"];
+    let rule = &event["rule"];
     assert_eq!((domain, rule), (&json!("d"), &json!("d.plan_free.user")));
     assert_eq!(event["descriptor"][0], json!(["plan", "free"]));
     let top = get(&server, "/api/v1/top?by=hits&rule=d.plan_free.user");
@@ -207,7 +207,8 @@ async fn feed_is_sampled_and_slow_readers_delay_nobody() {
     server.assert_metric(DROPPED, 0.0);
     send(&server, "ann", 20).await;
     server.assert_metric(DROPPED, 0.0);
-    let (mut reader, _slow) = (feed(&server), feed(&server));
+    let mut reader = feed(&server);
+    let _slow = feed(&server);
     send(&server, "ann", 500).await;
     let dropped = server.metric(DROPPED).expect("it is exposed");
     assert!((1.0..500.0).contains(&dropped), "{dropped}");

@@ -63,8 +63,8 @@ fn warnings(answer: &Value) -> [Value; 2] {
 /// How often thresholds were crossed, by limit and threshold.
 fn crossings(server: &TestServer, rule: &str) -> BTreeMap<String, f64> {
     let page = server.admin("/metrics");
-    let lines = page.lines();
-    let series = lines.filter_map(|line| line.strip_prefix("tollgate_limit_crossings_total{"));
+    let series =
+        page.lines().filter_map(|line| line.strip_prefix("tollgate_limit_crossings_total{"));
     let series = series.filter(|line| line.contains(&format!(r#"rule="{rule}""#)));
     let values = series.map(|line| {
         let label = |name: &str| {

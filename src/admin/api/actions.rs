@@ -89,7 +89,9 @@ impl Actions {
     async fn change(&self, change: &CounterAction) -> Answer<CounterChange> {
         let changed = self.counters.change(change).await;
         let remote = change.remote.map_or_else(String::new, |remote| remote.to_string());
-        let (action, domain, hits) = (change.action.name(), &*change.domain, change.hits);
+        let action = change.action.name();
+        let domain = &*change.domain;
+        let hits = change.hits;
         let descriptor = change.descriptor();
         let limit = change.limit.as_deref();
         let changed = changed.inspect_err(|rejected| {
@@ -99,7 +101,8 @@ impl Actions {
                 tracing::info!(target: AUDIT, action, remote, domain, descriptor, limit, hits, error, "admin action failed");
             }
         })?;
-        let (before, after) = (json(&changed.before), json(&changed.after));
+        let before = json(&changed.before);
+        let after = json(&changed.after);
         tracing::info!(target: AUDIT, action, remote, domain, descriptor, limit, hits, before, after, "admin action");
         self.outcomes.count(action, ActionOutcome::Done);
         Ok(changed)

@@ -61,8 +61,7 @@ impl CounterAction {
 
     /// As `key=value,key=value`.
     pub(crate) fn descriptor(&self) -> String {
-        let entries = self.entries.iter();
-        let entries = entries.map(|[key, value]| format!("{key}={value}"));
+        let entries = self.entries.iter().map(|[key, value]| format!("{key}={value}"));
         entries.collect::<Vec<_>>().join(",")
     }
 }

@@ -68,8 +68,7 @@ impl Counters {
     /// Changes the counter of a descriptor. Concurrent hits may come between the change and the
     /// counters before and after it.
     pub(crate) async fn change(&self, change: &CounterAction) -> Result<CounterChange, Rejected> {
-        let entries = change.entries.iter();
-        let entries = entries.map(|[key, value]| Entry::new(key, value));
+        let entries = change.entries.iter().map(|[key, value]| Entry::new(key, value));
         let query = Query {
             domain: change.domain.as_bytes(),
             descriptors: [Descriptor::new(entries)].into_iter().collect(),
@@ -125,7 +124,8 @@ impl Counters {
         let plan = self.plan(rules, &query, now)?;
         let links = plan.steps.iter().map(|step| chosen(step, limit));
         let links = links.collect::<Result<Vec<_>, _>>()?;
-        let (query, plan) = (&query, &plan);
+        let query = &query;
+        let plan = &plan;
         let counters = plan.steps.iter().zip(links).map(|(step, link)| async move {
             let Some(link) = link.or(step.links().last()) else {
                 return uncounted(query, step);

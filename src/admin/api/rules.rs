@@ -76,7 +76,8 @@ impl Rules {
     /// 404 without rules files.
     pub(crate) async fn list(self: Arc<Self>, replica: Arc<str>) -> Result<Response, Rejected> {
         let files = self.files()?.clone();
-        let (rules, asked) = (self.clone(), files.clone());
+        let rules = self.clone();
+        let asked = files.clone();
         let list = move |reading: Result<_, EditError>| {
             let listed = match reading {
                 Ok(_reading) => files.list(),
@@ -173,7 +174,8 @@ impl Rules {
             }
             rejected
         })?;
-        let (before, after) = (changed.before.as_str(), changed.after.as_str());
+        let before = changed.before.as_str();
+        let after = changed.after.as_str();
         tracing::info!(target: AUDIT, action = PUT, remote, file, before, after, "admin action");
         Ok(RulesChanged {
             etag: after.to_owned(),

@@ -127,7 +127,8 @@ impl TokenSource {
     fn follow(self, current: &CurrentToken, other: &CurrentToken, files: &mut Reloaded) {
         let setting = self.setting;
         if let Some(path) = self.file {
-            let (replaced, other) = (current.clone(), other.clone());
+            let replaced = current.clone();
+            let other = other.clone();
             let replace = move |token: Secret| {
                 replaced.set(&token);
                 if let Some(weakness) = weakness(setting, &token) {
@@ -200,7 +201,8 @@ impl TokenCheck {
     ) -> (Arc<Self>, Option<Reloaded>) {
         let mut files = Reloaded::new("admin-token", "admin token");
         let TokenOptions { read, change } = options;
-        let (current_read, current_change) = (read.current(), change.current());
+        let current_read = read.current();
+        let current_change = change.current();
         read.follow(&current_read, &current_change, &mut files);
         change.follow(&current_change, &current_read, &mut files);
         let terms = Terms::new(ATTEMPTS_MAX.into(), Unit::Minute, Algorithm::TokenBucket);

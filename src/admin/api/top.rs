@@ -176,8 +176,7 @@ fn key_of(query: &Query<'_>) -> Entries {
 
 fn entries_of(descriptor: &Descriptor<'_>) -> Entries {
     let shown = |bytes| Text(bytes).shown().into_owned();
-    let entries = descriptor.entries.iter();
-    entries.map(|entry| [shown(entry.key), shown(entry.value)]).collect()
+    descriptor.entries.iter().map(|entry| [shown(entry.key), shown(entry.value)]).collect()
 }
 
 impl TopQuery {

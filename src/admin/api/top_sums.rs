@@ -59,7 +59,9 @@ mod tests {
     #[test]
     fn hits_are_summed_by_key_and_ordered() {
         let counted = [key("ann", 5, 2), key("bob", 9, 0), key("eve", 3, 3), key("ann", 2, 2)];
-        let (ann, bob, eve) = (key("ann", 7, 4), key("bob", 9, 0), key("eve", 3, 3));
+        let ann = key("ann", 7, 4);
+        let bob = key("bob", 9, 0);
+        let eve = key("eve", 3, 3);
         for (by, expected) in
             [(By::OverLimit, vec![ann.clone(), eve.clone()]), (By::Hits, vec![bob, ann, eve])]
         {

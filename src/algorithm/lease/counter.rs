@@ -293,7 +293,8 @@ impl LeasedCounter {
         let left = window_ends.since(now).min(span).as_micros();
         let demand = demand.saturating_mul(left) / span.as_micros().max(1);
         let (_, look) = self.mirror().decide(&self.limit, now, Hits::Peek);
-        let (remaining, held) = (look.remaining, self.slots.hits() + self.in_flight);
+        let remaining = look.remaining;
+        let held = self.slots.hits() + self.in_flight;
         let hits = take_size(demand, remaining, held, self.limit.capacity, replicas);
         (hits > 0).then_some(Take { hits, next_window: None })
     }
@@ -307,7 +308,8 @@ impl LeasedCounter {
         if now.plus(self.lead()) < begins {
             return None;
         }
-        let (remaining, held) = (self.limit.requests, self.slots.from(begins));
+        let remaining = self.limit.requests;
+        let held = self.slots.from(begins);
         let hits = take_size(demand, remaining, held, self.limit.capacity, replicas);
         (hits > 0).then_some(Take { hits, next_window: Some(begins) })
     }

@@ -78,7 +78,8 @@ pub(super) fn take_size(
     capacity: u64,
     replicas: NonZeroU32,
 ) -> u64 {
-    let (replicas, capacity) = (u64::from(replicas.get()), capacity);
+    let replicas = u64::from(replicas.get());
+    let capacity = capacity;
     let most =
         (remaining / (PART_OF_REMAINING * replicas)).min(capacity / (PART_OF_LIMIT * replicas));
     let held_max = (demand.saturating_mul(3) / 2).min(capacity / (PART_HELD * replicas));

@@ -104,7 +104,8 @@ fn body_of(bytes: Bytes, trailers: Option<HeaderMap>) -> Body {
 /// have descriptors.
 pub(crate) fn decoded(body: &Bytes) -> Option<Reply> {
     let message = message_in(&HeaderMap::new(), body)?;
-    let (mut over_limit, mut statuses) = (false, Vec::new());
+    let mut over_limit = false;
+    let mut statuses = Vec::new();
     let mut fields = Fields(&message);
     while let Some(field) = fields.next().ok()? {
         match field.number {

@@ -17,7 +17,8 @@ pub(super) fn write(report: &CaseReport) -> String {
             tests.len()
         );
         for test in tests {
-            let (name, line) = (escaped(&test.name), test.line);
+            let name = escaped(&test.name);
+            let line = test.line;
             xml += &format!(
                 "    <testcase classname=\"{path}\" name=\"{name}\" file=\"{path}\" line=\"{line}\""
             );
@@ -25,8 +26,8 @@ pub(super) fn write(report: &CaseReport) -> String {
                 xml += "/>\n";
                 continue;
             };
-            let mismatches = failure.mismatches.iter();
-            let texts: Vec<&str> = mismatches.map(|mismatch| &*mismatch.text).collect();
+            let texts: Vec<&str> =
+                failure.mismatches.iter().map(|mismatch| &*mismatch.text).collect();
             xml += &format!(
                 ">\n      <failure message=\"{}\">{}</failure>\n    </testcase>\n",
                 escaped(&texts.join("; ")),

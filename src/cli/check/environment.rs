@@ -107,7 +107,8 @@ fn settings(variables: &[(String, String)]) -> (Vec<Row>, Option<Settings>) {
         let mut flags = named.get_arguments();
         flags.find(|flag| flag.get_env().is_some_and(|env| env == name))
     };
-    let (mut rows, mut arguments) = (Vec::new(), vec![env!("CARGO_PKG_NAME").to_owned()]);
+    let mut rows = Vec::new();
+    let mut arguments = vec![env!("CARGO_PKG_NAME").to_owned()];
     let mut are_valid = true;
     for (name, value) in variables.iter().filter(|(_, value)| !value.is_empty()) {
         let flag = flag_of(name);

@@ -24,8 +24,7 @@ impl Report {
     }
 
     pub(super) fn of(&self, severity: Severity) -> impl Iterator<Item = &Finding> {
-        let findings = self.findings.iter();
-        let findings = findings.filter(move |(other, _)| *other == severity);
+        let findings = self.findings.iter().filter(move |(other, _)| *other == severity);
         findings.map(|(_, finding)| finding)
     }
 

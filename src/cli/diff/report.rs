@@ -20,8 +20,7 @@ impl Report {
             return "the rules are the same".to_owned();
         }
         let number = |change: ChangeKind| {
-            let differences = self.differences.iter();
-            differences.filter(|found| found.change == change).count()
+            self.differences.iter().filter(|found| found.change == change).count()
         };
         let mut text = format!(
             "rules: {} added, {} removed, {} changed",

@@ -12,7 +12,8 @@ pub(super) fn write(report: &Report) -> String {
 }
 
 fn difference(found: &RuleChange) -> String {
-    let (before, after) = (found.before.as_ref(), found.after.as_ref());
+    let before = found.before.as_ref();
+    let after = found.after.as_ref();
     let mut text = format!("\n{} {}", found.change.name(), found.rule);
     if let (None, Some(side)) | (Some(side), None) = (before, after) {
         return format!("{text}: {}{}\n", limit(side), place(side));

@@ -53,7 +53,8 @@ impl Offsets {
         if let Some(TransitionRule::Alternate(_)) = zone.as_ref().extra_rule() {
             let last = starts.last().copied().unwrap_or(0).max(0);
             for day in last / SECS_PER_DAY + 1..DAYS + 400 {
-                let (mut from, mut to) = (day * SECS_PER_DAY, (day + 1) * SECS_PER_DAY);
+                let mut from = day * SECS_PER_DAY;
+                let mut to = (day + 1) * SECS_PER_DAY;
                 let after = offset(to);
                 if offset(from) != after {
                     while to - from > 1 {
@@ -331,7 +332,8 @@ fn periods_begin_where_local_time_reaches_their_start() {
         let spec = CalendarSpec { time_zone, first_weekday, first_day, at };
         (spec, unit, months)
     };
-    let (monday, sunday) = (Weekday::Monday, Weekday::Sunday);
+    let monday = Weekday::Monday;
+    let sunday = Weekday::Sunday;
     // The time; the start, the end and the date of its period.
     for (definition, times) in [
         // Without midnight: 23 h.
@@ -449,7 +451,8 @@ fn equal_definitions_share_a_calendar() {
         ..CalendarSpec::of(time_zone)
     };
     let get = |spec, unit, months| calendar(&spec, unit, months, CALENDARS_MAX).unwrap();
-    let (monday, sunday) = (Weekday::Monday, Weekday::Sunday);
+    let monday = Weekday::Monday;
+    let sunday = Weekday::Sunday;
     let day = get(at("Europe/Berlin", monday, 1), Unit::Day, 1);
     // Days have neither a first weekday nor a first day of the month.
     let same = get(at("Europe/Berlin", sunday, 9), Unit::Day, 1);

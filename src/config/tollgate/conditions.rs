@@ -23,15 +23,14 @@ pub(super) fn without_misplaced(algorithm: Algorithm) -> Json {
 }
 
 pub(super) fn without_options_of_others(on_limit: OnLimitWord) -> Json {
-    let others = OnLimitWord::ALL.into_iter();
-    let others = others.filter(|other| *other != on_limit);
+    let others = OnLimitWord::ALL.into_iter().filter(|other| *other != on_limit);
     let options = others.map(|other| (other.option().to_owned(), false.into()));
     when("on_limit", on_limit.name(), &options.collect())
 }
 
 pub(super) fn leased() -> Json {
-    let algorithms = Algorithm::ALL.into_iter();
-    let algorithms = algorithms.filter(|algorithm| algorithm.lease_error().is_none());
+    let algorithms =
+        Algorithm::ALL.into_iter().filter(|algorithm| algorithm.lease_error().is_none());
     let others = json!({
         "algorithm": {"enum": algorithms.collect::<Vec<_>>()},
         "on_limit": {"not": {"const": OnLimitWord::Queue}},

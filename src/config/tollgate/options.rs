@@ -316,7 +316,9 @@ pub(crate) struct LimitItem {
 impl LimitItem {
     fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let elsewhere = (Options::KEYS, "in the block of the rule");
-        let (mut name, mut requests, mut unit) = (None, None, None);
+        let mut name = None;
+        let mut requests = None;
+        let mut unit = None;
         let problems = findings.problem_count();
         let mut block = Block::default();
         for (key, value) in reader::map(node, LimitKeys::KEYS, findings)? {

@@ -224,7 +224,8 @@ impl OptionValue for RequestHeaders {
         }
         let mut headers: Vec<(Box<str>, Box<str>)> = Vec::new();
         for (name_node, value) in pairs {
-            let (name, value) = (header_name(name_node, findings), header_value(value, findings));
+            let name = header_name(name_node, findings);
+            let value = header_value(value, findings);
             let (Some(name), Some(value)) = (name, value) else {
                 continue;
             };

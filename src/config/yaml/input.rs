@@ -122,7 +122,8 @@ impl Input for BoundedInput<'_> {
 impl Introduced {
     pub(super) fn new(text: &str) -> Self {
         let start = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
-        let (before, is_flow) = (&text[..text.len() - start.len()], start.starts_with(['{', '[']));
+        let before = &text[..text.len() - start.len()];
+        let is_flow = start.starts_with(['{', '[']);
         // `---` has to be at the beginning of its line.
         let at_line_start =
             before.trim_start_matches('\u{feff}').is_empty() || before.ends_with('\n');

@@ -54,7 +54,8 @@ impl<'t> Lines<'t> {
     /// Whether the start of a list or map is a bracket. In block style its span covers at most an
     /// anchor and a tag.
     pub(super) fn has_bracket(&mut self, span: Span) -> bool {
-        let (start, end) = (span.start, span.end);
+        let start = span.start;
+        let end = span.end;
         (start.line()..=end.line()).any(|number| {
             let from = if number == start.line() { start.col() } else { 0 };
             let to = if number == end.line() { end.col() } else { usize::MAX };

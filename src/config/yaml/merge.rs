@@ -84,7 +84,8 @@ impl Pairs {
 impl Merged {
     fn replace(&mut self, new: Self, warnings: &mut Vec<Diagnostic>) {
         let old = mem::replace(self, new);
-        let (name, line) = (shortened(old.key.text()), old.key.location.line);
+        let name = shortened(old.key.text());
+        let line = old.key.location.line;
         let both_maps = matches!((&old.value.kind, &self.value.kind), (Kind::Map(_), Kind::Map(_)));
         let warning = match (old.merge, self.merge) {
             (None, None) => {

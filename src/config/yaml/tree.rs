@@ -197,7 +197,8 @@ impl<'t> Builder<'t> {
                 "this alias is inside the value of its own anchor",
             ));
         };
-        let (kind, size) = (kept.kind.clone(), *size);
+        let kind = kept.kind.clone();
+        let size = *size;
         self.nodes_aliased += size.nodes;
         self.last_alias = location;
         // The alias itself is a node of the text, as in yaml.v2.

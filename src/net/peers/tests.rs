@@ -55,7 +55,8 @@ impl Files {
 
     /// A certificate of an authority, which its peer trusts.
     fn signed(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Peer {
-        let (key, mut own) = (KeyPair::generate().expect("P-256"), params());
+        let key = KeyPair::generate().expect("P-256");
+        let mut own = params();
         let mut authority = params();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.distinguished_name.push(DnType::CommonName, "authority");
@@ -192,7 +193,8 @@ async fn a_certificate_that_is_itself_trusted_is_accepted() {
     let server_only = |params: &mut CertificateParams| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     };
-    let (of_authority, of_another) = (files.signed("one", |_| ()), files.signed("two", |_| ()));
+    let of_authority = files.signed("one", |_| ());
+    let of_another = files.signed("two", |_| ());
     let alone = Peer { trusted: of_another.cert.clone(), ..of_another };
     for (what, peer) in [
         ("req -x509", files.self_signed("ca", as_openssl_does)),

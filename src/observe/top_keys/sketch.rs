@@ -202,7 +202,8 @@ mod tests {
     proptest! {
         #[test]
         fn counts_are_exact_up_to_keys_max(keys in prop::collection::vec((0..TOP_KEYS_MAX as u64, 1..9_u64), 0..999)) {
-            let (mut sketch, hasher) = (Sketch::default(), DefaultHashBuilder::default());
+            let mut sketch = Sketch::default();
+            let hasher = DefaultHashBuilder::default();
             let mut expected = HashMap::new();
             for (key, hits) in keys {
                 add(&mut sketch, &hasher, key, hits);
@@ -214,7 +215,8 @@ mod tests {
 
     #[test]
     fn frequent_keys_are_found_among_many_and_never_overstated() {
-        let (mut sketch, hasher) = (Sketch::default(), DefaultHashBuilder::default());
+        let mut sketch = Sketch::default();
+        let hasher = DefaultHashBuilder::default();
         // 20 keys have 1,000 hits each, which begin after 100,000 keys had one.
         let rare = |from: u64| from..from + 100_000;
         for key in rare(1_000) {
@@ -237,7 +239,8 @@ mod tests {
 
     #[test]
     fn few_keys_of_a_uniform_stream_replace_others() {
-        let (mut sketch, hasher) = (Sketch::default(), DefaultHashBuilder::default());
+        let mut sketch = Sketch::default();
+        let hasher = DefaultHashBuilder::default();
         let mut replaced = 0;
         for key in 0..100_000_u64 {
             let counts = HitCounts { hits: 1, over_limit: 0 };
@@ -250,7 +253,8 @@ mod tests {
 
     #[test]
     fn at_the_bound_only_tracked_keys_are_counted() {
-        let (mut sketch, hasher) = (Sketch::default(), DefaultHashBuilder::default());
+        let mut sketch = Sketch::default();
+        let hasher = DefaultHashBuilder::default();
         assert_eq!(add(&mut sketch, &hasher, 1, 1), Added::New);
         let counts = HitCounts { hits: 2, over_limit: 2 };
         for (key, expected) in [(1, Added::Same), (2, Added::Left)] {

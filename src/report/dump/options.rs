@@ -48,8 +48,8 @@ pub(super) fn options(node: &Node, rule: &Rule) -> Vec<(&'static str, Value)> {
             options.extend(max_wait.map(|max_wait| ("max_wait", max_wait)));
         }
         OnLimit::Degrade { request_headers } => {
-            let headers = request_headers.iter();
-            let headers = headers.map(|(name, value)| (name.to_string(), (**value).into()));
+            let headers =
+                request_headers.iter().map(|(name, value)| (name.to_string(), (**value).into()));
             options.extend([
                 ("on_limit", "degrade".into()),
                 ("request_headers", Value::Object(headers.collect())),
@@ -76,8 +76,7 @@ fn of_limit(
     value: impl Fn(LimitOption) -> Option<Value>,
 ) -> Vec<(&'static str, Value)> {
     let mut options = vec![("algorithm", limit.algorithm.name().into())];
-    let all = LimitOption::ALL.into_iter();
-    let taken = all.filter(|option| limit.algorithm.takes(*option));
+    let taken = LimitOption::ALL.into_iter().filter(|option| limit.algorithm.takes(*option));
     options.extend(taken.filter_map(|option| Some((option.name(), value(option)?))));
     options
 }

@@ -68,7 +68,8 @@ impl RuleFiles {
         if_match: String,
         bytes: Bytes,
     ) -> Result<Changed, EditError> {
-        let (files, path) = (self.clone(), self.path(&name));
+        let files = self.clone();
+        let path = self.path(&name);
         let write = move || files.write(&name, &if_match, &bytes);
         let written = run_on_thread("rule-change", self.reading().await?, write).await;
         let changed = written.ok_or(EditError::Unexpected)??;

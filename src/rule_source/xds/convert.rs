@@ -178,8 +178,10 @@ fn rate_limit(policy: &RateLimitPolicy, findings: &mut SourceFindings<'_>) -> Ra
 
 /// A struct as the YAML that has the same meaning.
 fn map(fields: &Struct) -> Node {
-    let pairs = fields.fields.iter();
-    let pairs = pairs.map(|(key, value)| (scalar(Scalar::quoted(&**key)), value_node(value)));
+    let pairs = fields
+        .fields
+        .iter()
+        .map(|(key, value)| (scalar(Scalar::quoted(&**key)), value_node(value)));
     Node::of(Kind::Map(pairs.collect()))
 }
 

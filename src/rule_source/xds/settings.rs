@@ -212,7 +212,8 @@ mod tests {
 
     #[test]
     fn settings_choose_the_backoff() {
-        let (ms, second) = (Duration::from_millis(1), Duration::from_secs(1));
+        let ms = Duration::from_millis(1);
+        let second = Duration::from_secs(1);
         assert_eq!(backoff(&[]), Backoff::new(200 * ms, 30 * second, 2.0, 0.5));
         let all = [
             ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "100ms"),

@@ -147,7 +147,8 @@ impl Updates {
                 "a response has more than {RESOURCES_MAX} resources (xds_resources_max)"
             )]));
         }
-        let (mut resources, mut problems) = (Vec::new(), Vec::new());
+        let mut resources = Vec::new();
+        let mut problems = Vec::new();
         let mut bytes_left = DECODED_BYTES_MAX;
         for resource in &response.resources {
             match Resource::read(resource, &mut bytes_left) {

@@ -146,7 +146,8 @@ impl Shard {
             // A quarter more rather than twice as much: the bound is in bytes.
             self.entries.reserve_exact(self.entries.len() / 4 + 16);
         }
-        let (at, hash) = (self.entries.len(), entry.fingerprint.0);
+        let at = self.entries.len();
+        let hash = entry.fingerprint.0;
         self.entries.push(entry);
         let entries = &self.entries;
         self.index

@@ -167,7 +167,8 @@ impl RedisClient {
             [only] if checks_of_batch(&only.checks) == only.checks.len() => {
                 let checks = std::mem::take(&mut only.checks);
                 let replied = self.call(&only.node, checks, request).await;
-                let (mut decisions, mut outcome) = (undecided(), NodeOutcome::default());
+                let mut decisions = undecided();
+                let mut outcome = NodeOutcome::default();
                 self.read(request, only, &only.indices, replied, &mut outcome);
                 let redirected = outcome.decide(&mut decisions);
                 if redirected.is_empty() {

@@ -158,7 +158,8 @@ mod tests {
     fn hits_that_have_to_be_charged_are_not_answered() {
         let limit = Limit::new(&Terms::new(5, Unit::Day, Algorithm::FixedWindow)).expect("a limit");
         let cache = OverLimitCache::new(100_000, &Metrics::new());
-        let (asked, now) = (Time::from_micros(9), Time::from_micros(10));
+        let asked = Time::from_micros(9);
+        let now = Time::from_micros(10);
         let plain = Check::new(Key::from("k"), limit, Hits::Add(1));
         let settlement = Check { settles: true, ..plain.clone() };
         let full =

@@ -90,7 +90,8 @@ pub(crate) struct RedisMetrics {
 impl Redis {
     /// Connects to nothing yet. With a manual clock, Redis gets the time instead of using its own.
     pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> Self {
-        let (health, topology) = (HealthMetrics::new(metrics), TopologyMetrics::new(metrics));
+        let health = HealthMetrics::new(metrics);
+        let topology = TopologyMetrics::new(metrics);
         let lifetimes_lost = UnconfirmedLifetimes::lost(metrics);
         let oversized = OversizedReplies::total(metrics);
         let pool = |pool: PoolOptions, connections: ConnectionMetrics| {

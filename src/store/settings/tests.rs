@@ -38,8 +38,8 @@ fn settings(text: &str) -> (Settings, Environment) {
         std::iter::once("tollgate".to_owned()).chain(with_flag.flat_map(flag)).collect();
     let cli =
         Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{environment:?}: {error}"));
-    let variables = environment.iter();
-    let variables = variables.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let variables =
+        environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     (cli.store, Environment::new(variables, []))
 }
 

@@ -77,7 +77,8 @@ impl Problem {
     /// The problem of the last minute and its last ten seconds. `current` is that of a second ago.
     pub(crate) fn find(minute: &Period, recent: &Period, current: Option<Self>) -> Option<Self> {
         let has = |share: fn(&Period) -> Share, is_current: bool| {
-            let (minute, recent) = (share(minute), share(recent));
+            let minute = share(minute);
+            let recent = share(recent);
             if is_current {
                 minute.all > 0 && (recent.all == 0 || recent.is_above(LASTS))
             } else {

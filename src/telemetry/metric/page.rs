@@ -25,8 +25,7 @@ pub(super) struct Sample {
 
 impl Sample {
     pub(super) fn unmapped(series: Series) -> Self {
-        let labels = series.labels.into_iter();
-        let labels = labels.map(|(label, value)| (label.to_owned(), value));
+        let labels = series.labels.into_iter().map(|(label, value)| (label.to_owned(), value));
         let name = (series.name, series.help);
         Self::new(name, labels, series.value, Observer::Histogram, 1.0)
     }
@@ -34,7 +33,8 @@ impl Sample {
     /// The metric by the mapping, with its own help text unless the mapping has one.
     pub(super) fn mapped(mapped: &MappedMetric, series: Series) -> Self {
         let help = mapped.help.as_deref().unwrap_or(series.help);
-        let (name, labels) = ((mapped.name.clone(), help), mapped.labels.iter().cloned());
+        let name = (mapped.name.clone(), help);
+        let labels = mapped.labels.iter().cloned();
         Self::new(name, labels, series.value, mapped.observer, mapped.scale)
     }
 

@@ -329,7 +329,8 @@ mod tests {
         let mut mapping = Mapping::default();
         for (glob, name) in rules {
             let pattern = Pattern::glob(glob).expect("a glob");
-            let (name, labels) = ((*name).to_owned(), Vec::new());
+            let name = (*name).to_owned();
+            let labels = Vec::new();
             let rest = (false, 2.0, None, None, Vec::new());
             let (drops, scale, help, observer, buckets) = rest;
             mapping.add(Rule {

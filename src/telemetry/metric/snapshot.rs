@@ -18,8 +18,7 @@ struct Sample {
 impl Snapshot {
     pub(super) fn new(own: &[MetricFamily], reference: impl Iterator<Item = Series>) -> Self {
         let own = own.iter().flat_map(|family| {
-            let metrics = family.get_metric().iter();
-            metrics.map(|metric| Sample {
+            family.get_metric().iter().map(|metric| Sample {
                 name: family.name().to_owned(),
                 labels: labels(metric),
                 value: value(family.get_field_type(), metric),
@@ -114,7 +113,8 @@ impl Times {
     fn bucket(&self, share: f64, earlier: Option<&Self>) -> Option<(f64, f64, f64)> {
         let all = self.count_since(earlier);
         let wanted = all as f64 * share;
-        let (mut bound_before, mut count_before) = (0.0, 0.0);
+        let mut bound_before = 0.0;
+        let mut count_before = 0.0;
         for (index, (bound, count)) in self.buckets.iter().enumerate() {
             let count = count.saturating_sub(before(earlier, index)) as f64;
             if count >= wanted && count > count_before {
@@ -134,13 +134,15 @@ fn before(earlier: Option<&Times>, index: usize) -> u64 {
 }
 
 fn labels(metric: &Metric) -> Vec<(String, String)> {
-    let labels = metric.get_label().iter();
-    labels.map(|label| (label.name().to_owned(), label.value().to_owned())).collect()
+    metric
+        .get_label()
+        .iter()
+        .map(|label| (label.name().to_owned(), label.value().to_owned()))
+        .collect()
 }
 
 fn owned(labels: Vec<(&'static str, String)>) -> Vec<(String, String)> {
-    let labels = labels.into_iter();
-    labels.map(|(label, value)| (label.to_owned(), value)).collect()
+    labels.into_iter().map(|(label, value)| (label.to_owned(), value)).collect()
 }
 
 /// Counters and gauges of this process are whole numbers, and those that are shown are not

@@ -208,7 +208,8 @@ fn channel(endpoint: Uri, tls: ClientTls) -> Channel {
         .user_agent(USER_AGENT)
         .expect("a valid header value");
     let connector = service_fn(move |_| {
-        let (endpoint, tls) = (endpoint.clone(), tls.clone());
+        let endpoint = endpoint.clone();
+        let tls = tls.clone();
         async move { connect(&endpoint, &tls, HTTP_2).await }
     });
     // Boxed as that of xDS, so that tonic's client is compiled once for both.

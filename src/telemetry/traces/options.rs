@@ -113,8 +113,10 @@ impl Settings {
 
 /// A UUID of version 4.
 fn random_id() -> String {
-    let (high, low) = (fastrand::u64(..), fastrand::u64(..));
-    let (version, variant) = (0x4000 | high & 0xfff, 0x8000 | low >> 48 & 0x3fff);
+    let high = fastrand::u64(..);
+    let low = fastrand::u64(..);
+    let version = 0x4000 | high & 0xfff;
+    let variant = 0x8000 | low >> 48 & 0x3fff;
     format!(
         "{:08x}-{:04x}-{version:04x}-{variant:04x}-{:012x}",
         high >> 32,

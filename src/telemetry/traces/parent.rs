@@ -43,7 +43,10 @@ pub fn tracestate(headers: &HeaderMap) -> String {
 fn w3c(header: &str) -> Option<Parent> {
     let mut parts = header.trim().split('-');
     let mut next = |len| hex(parts.next()?, len);
-    let (version, trace, span, flags) = (next(2)?, next(32)?, next(16)?, next(2)?);
+    let version = next(2)?;
+    let trace = next(32)?;
+    let span = next(16)?;
+    let flags = next(2)?;
     let is_known = version != 0xff && (version > 0 || parts.next().is_none());
     parent_of(trace, span, Some(flags & 1 == 1)).filter(|_| is_known)
 }
@@ -55,7 +58,8 @@ fn b3(headers: &HeaderMap) -> Option<Parent> {
 /// `trace-span`, `trace-span-state` or `trace-span-state-parent`.
 fn b3_single(header: &str) -> Option<Parent> {
     let mut parts = header.split('-');
-    let (trace, span) = (b3_trace(parts.next()?)?, b3_span(parts.next()?)?);
+    let trace = b3_trace(parts.next()?)?;
+    let span = b3_span(parts.next()?)?;
     let sampled = match parts.next() {
         None => None,
         Some("1" | "d") => Some(true),
@@ -68,7 +72,8 @@ fn b3_single(header: &str) -> Option<Parent> {
 }
 
 fn b3_multiple(headers: &HeaderMap) -> Option<Parent> {
-    let (trace, span) = (b3_trace(text(headers, B3_TRACE)?)?, b3_span(text(headers, B3_SPAN)?)?);
+    let trace = b3_trace(text(headers, B3_TRACE)?)?;
+    let span = b3_span(text(headers, B3_SPAN)?)?;
     if let Some(parent) = text(headers, B3_PARENT) {
         b3_span(parent)?;
     }

@@ -172,7 +172,10 @@ fn case(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Case> {
 }
 
 fn step(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Undated> {
-    let (mut request, mut times, mut at, mut after) = (None, 1, None, None);
+    let mut request = None;
+    let mut times = 1;
+    let mut at = None;
+    let mut after = None;
     let mut expect = None;
     for (key, value) in fields(node, TestStep::KEYS, findings)? {
         match key {

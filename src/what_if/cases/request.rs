@@ -123,8 +123,7 @@ fn descriptor(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Descript
 
 fn entries(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Vec<Entry>> {
     if let Some(pairs) = node.pairs() {
-        let pairs = pairs.iter();
-        return pairs.map(|(key, value)| entry(key, Some(value), findings)).collect();
+        return pairs.iter().map(|(key, value)| entry(key, Some(value), findings)).collect();
     }
     if node.scalar().is_some() {
         let text = "expected a map of entries, or a list of [key, value] pairs";

@@ -34,7 +34,8 @@ pub(crate) fn whole(
     };
     let number = number.filter(|number| range.contains(number));
     if number.is_none() {
-        let (min, max) = (range.start(), range.end());
+        let min = range.start();
+        let max = range.end();
         let text = format!("`{key}` must be a whole number from {min} to {max}, without quotes");
         findings.problem(Diagnostic::new(node.location, text));
     }

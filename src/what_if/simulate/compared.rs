@@ -84,7 +84,8 @@ impl Compared {
     pub fn of_terms(terms: &Terms, named: &[Named], options: &Options) -> Result<Self, String> {
         let named = if named.is_empty() { &[Named::All] } else { named };
         let limit = Limit::new(terms).map_err(|error| error.to_string())?;
-        let (requests, period) = (limit.requests, limit.period);
+        let requests = limit.requests;
+        let period = limit.period;
         let unit = Unit::of(period);
         let per = unit.map_or_else(|| period.to_string(), |unit| unit.name().to_owned());
         Ok(Self {

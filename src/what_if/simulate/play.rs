@@ -139,9 +139,11 @@ fn begins(start: Time, length: Span, column: usize) -> Time {
 fn levels((start, length): (Time, Span), within: Span, begun: &[Time]) -> Vec<u64> {
     let mut levels = vec![0; COLUMNS];
     // Those from `first` to `next` count at the time that is looked at.
-    let (mut first, mut next) = (0, 0);
+    let mut first = 0;
+    let mut next = 0;
     for (at, level) in levels.iter_mut().enumerate() {
-        let (from, to) = (begins(start, length, at), begins(start, length, at + 1));
+        let from = begins(start, length, at);
+        let to = begins(start, length, at + 1);
         let mut look = |first: &mut usize, next: usize, now: Time| {
             *first +=
                 begun[*first..next].iter().take_while(|begun| now.since(**begun) >= within).count();
@@ -196,7 +198,8 @@ mod tests {
 
     #[test]
     fn a_chart_shows_what_was_there_in_each_column() {
-        let (start, length) = (Time::from_micros(600), Span::from_micros(600));
+        let start = Time::from_micros(600);
+        let length = Span::from_micros(600);
         let begun = at(&[600, 601, 612, 640, 1_199, 1_200]);
         let sums = columns((start, length), &begun, 2);
         assert_eq!((sums[0], sums[1], sums[4], sums[59], sums.iter().sum()), (4, 2, 2, 2, 10_u64));

@@ -51,7 +51,8 @@ impl Extent {
         let number = self.calls.unwrap_or_else(|| default_calls(&traffic));
         let work = Work { calls: number, hits: self.hits, hold };
         let calls: Vec<Time> = (0..work.calls).map(|index| traffic.at(index)).collect();
-        let (start, last) = (traffic.start, traffic.at(work.calls - 1));
+        let start = traffic.start;
+        let last = traffic.at(work.calls - 1);
         if last.plus(work.hold) >= END_MAX {
             return Err("these requests would last beyond the year 2255; reduce --calls".to_owned());
         }
@@ -86,7 +87,8 @@ impl Extent {
 fn default_calls(traffic: &Traffic) -> u64 {
     let lasts = traffic.period.as_micros().saturating_mul(PERIODS_DEFAULT);
     let end = traffic.start.plus(Span::from_micros(lasts));
-    let (mut enough, mut most) = (CALLS_DEFAULT_MIN, CALLS_MAX);
+    let mut enough = CALLS_DEFAULT_MIN;
+    let mut most = CALLS_MAX;
     while enough < most {
         let middle = enough.midpoint(most);
         if traffic.at(middle) < end {

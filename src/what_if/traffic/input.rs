@@ -93,7 +93,8 @@ fn decompressed(mut from: impl BufRead + 'static) -> io::Result<Box<dyn BufRead>
     let mut head = Vec::new();
     (&mut from).take(ZSTD.len() as u64).read_to_end(&mut head)?;
     let is = |magic: &[u8]| head.starts_with(magic);
-    let (is_gzip, is_zstd) = (is(GZIP), is(ZSTD));
+    let is_gzip = is(GZIP);
+    let is_zstd = is(ZSTD);
     let whole = Cursor::new(head).chain(from);
     let buffered = |read: Box<dyn Read>| Box::new(BufReader::with_capacity(BUFFER_BYTES, read));
     Ok(if is_gzip {
@@ -170,7 +171,8 @@ mod tests {
 
     #[test]
     fn compressed_files_one_after_the_other_are_one() {
-        let (one, other) = ("one\n", "other\n");
+        let one = "one\n";
+        let other = "other\n";
         let both = read([gzip(one), gzip(other)].concat()).expect("two members");
         assert_eq!(both, "one\nother\n");
         // A frame to skip: its magic number, its length and content.

@@ -223,7 +223,8 @@ fn expected<T, E: Error>(read: Option<T>, value: &Value, expected: &str) -> Resu
 /// An error without its line, which is always the first.
 fn located(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let (line, column) = (error.line(), error.column());
+    let line = error.line();
+    let column = error.column();
     let end = format!(" at line {line} column {column}");
     match text.strip_suffix(&*end) {
         Some(text) => format!("{text}, column {column}"),

@@ -27,8 +27,7 @@ pub(super) trait Form: Default {
 /// Reads a list of messages; null is an empty one.
 pub(super) fn list<'de, D: Deserializer<'de>, T: Form>(value: D) -> Result<Vec<T>, D::Error> {
     let elements: Option<Vec<Message<T>>> = Option::deserialize(value)?;
-    let elements = elements.unwrap_or_default().into_iter();
-    Ok(elements.map(|Message(element)| element).collect())
+    Ok(elements.unwrap_or_default().into_iter().map(|Message(element)| element).collect())
 }
 
 impl<'de, T: Form> Deserialize<'de> for Message<T> {

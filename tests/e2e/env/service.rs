@@ -34,7 +34,8 @@ impl Service {
             ("GRPC_HOST", "GRPC_PORT", ports.grpc()),
             ("DEBUG_HOST", "DEBUG_PORT", ports.admin()),
         ] {
-            let (ip, number) = (addr.ip().to_string(), addr.port().to_string());
+            let ip = addr.ip().to_string();
+            let number = addr.port().to_string();
             variables.extend([(host, ip), (port, number)]);
         }
         let service = Self {

@@ -202,7 +202,8 @@ async fn serve(listener: TcpListener, state: Arc<BackendState>) -> Infallible {
                 let (stream, _) = accepted.expect("a test has few connections");
                 let state = state.clone();
                 let service = service_fn(move |request| {
-                    let (answer, in_flight) = (state.answer(request), InFlight::enter(state.clone()));
+                    let answer = state.answer(request);
+                    let in_flight = InFlight::enter(state.clone());
                     async move { Ok::<_, Infallible>(answer.give(in_flight).await) }
                 });
                 // That Envoy hangs up when its client does is what tests want to see.

@@ -153,7 +153,8 @@ async fn a_demoted_redis_is_connected_to_about_once_a_second_until_its_address_l
         "metadata: {{tollgate: {{defaults: {{on_store_error: deny}}}}}}\n{}",
         limit_of(1_000_000).trim_start()
     );
-    let (old, new) = (RedisProcess::start(), RedisProcess::start());
+    let old = RedisProcess::start();
+    let new = RedisProcess::start();
     let proxy = Proxy::before(old.port());
     let server =
         TestServer::with_rules(&rules).with_env("REDIS_URL", &proxy.addr().to_string()).start();
@@ -166,7 +167,8 @@ async fn a_demoted_redis_is_connected_to_about_once_a_second_until_its_address_l
     })
     .await;
     // What an outage is like for those who do not know of the new master yet.
-    let (began, opened) = (Clock::system().now(), proxy.opened());
+    let began = Clock::system().now();
+    let opened = proxy.opened();
     for _ in 0..CALLS {
         assert_eq!(client.ask("d", &[("k", "v")]).await, Code::OverLimit);
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -52,7 +52,8 @@ fn scripted(name: &str) -> Check {
 
 /// One that is connected, and whose Redis knows the script.
 async fn world() -> World {
-    let (network, metrics) = (network(), Metrics::new());
+    let network = network();
+    let metrics = Metrics::new();
     let world = World {
         server: network.server(ADDRESS),
         remote: redis(&network, single(), &metrics, 0).open(),
@@ -105,8 +106,10 @@ impl Callers {
     }
 
     fn ask(&mut self, world: &World, request: CheckRequest) -> AbortHandle {
-        let (remote, now) = (world.remote.clone(), world.clock.now());
-        let (number, began) = (self.asking.len(), self.began);
+        let remote = world.remote.clone();
+        let now = world.clock.now();
+        let number = self.asking.len();
+        let began = self.began;
         self.asking.spawn(async move {
             let decisions = remote.decide(&request, now, None).await;
             (number, (decisions, began.elapsed()))

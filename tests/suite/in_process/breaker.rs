@@ -209,7 +209,8 @@ async fn write_back_delays_the_first_call_by_no_more_than_three_tenths_of_a_seco
     }
     // 256 calls of 64 counters, 10 ms each.
     service.server.fail(Fault::Delay(millis(10)));
-    let (back, mut asked) = (service.clock.now(), None);
+    let back = service.clock.now();
+    let mut asked = None;
     while asked.is_none() {
         pass(millis(1)).await;
         asked = (!service.is_open()).then(|| service.clock.now().since(back));

@@ -230,7 +230,8 @@ impl Replica {
         over_limit_cache_bytes: u64,
         database: Option<&str>,
     ) -> Self {
-        let (network, metrics) = (network(), Metrics::new());
+        let network = network();
+        let metrics = Metrics::new();
         let clock = network.clock.clone();
         let rules = rules(&metrics);
         let redis = match database {

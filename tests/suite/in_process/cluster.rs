@@ -356,7 +356,8 @@ async fn slots_that_move_back_and_forth_are_no_fault() {
     let world = world().await;
     let traffic = world.service.traffic();
     for round in 0..20 {
-        let (from, to) = (round % 2, (round + 1) % 2);
+        let from = round % 2;
+        let to = (round + 1) % 2;
         for slot in 0..5_461 {
             world.redirect(from, slot, Redirect::Moved, to);
             world.node(to).redirect(slot, None);

@@ -38,7 +38,8 @@ impl Watched {
         let watch = StoreWatch::new(service.clock.clone(), &service.metrics);
         let mut tasks = JoinSet::new();
         tasks.spawn(watch.run(service.redis.clone(), service.lifecycle.clone(), Vec::new));
-        let (redis, wanted) = (service.redis.clone(), has_long_periods.clone());
+        let redis = service.redis.clone();
+        let wanted = has_long_periods.clone();
         tasks.spawn(async move { redis.watch_durability(|| wanted.load(Relaxed)).await });
         pass(millis(2_000)).await;
         Self { log, service, has_long_periods, _tasks: tasks }

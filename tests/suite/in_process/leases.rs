@@ -71,7 +71,8 @@ async fn no_call_waits_at_even_demand() {
     const WARM_UP: Duration = Duration::from_secs(2);
     let service = service("unit: minute, requests_per_unit: 12000", "").await;
     service.server.fail(Fault::Delay(millis(50)));
-    let (began, mut calls) = (Instant::now(), JoinSet::new());
+    let began = Instant::now();
+    let mut calls = JoinSet::new();
     let mut interval = tokio::time::interval(Duration::from_micros(6_667));
     // Three windows begin in this time.
     while began.elapsed() < Duration::from_secs(180) {
@@ -168,7 +169,8 @@ async fn run(service: &Service, lost: usize, batches: u32, fault: Fault) -> Load
         }
         let mut calls = JoinSet::new();
         let mut call = |hits| {
-            let (limiter, request) = (service.limiter.clone(), hits_on(&["key"], hits));
+            let limiter = service.limiter.clone();
+            let request = hits_on(&["key"], hits);
             calls.spawn(async move { (hits, decide(&limiter, &request, None).await) });
         };
         if step % 2 == 0 {
@@ -193,7 +195,9 @@ async fn lost_replies_lose_no_hits() {
     // A window begins 40 s after the start.
     const MINUTE: &str = "unit: minute, requests_per_unit: 100000";
     // How many runs lost a take alone, a take and a call, and a give-back.
-    let (mut takes, mut calls, mut give_backs) = (0, 0, 0);
+    let mut takes = 0;
+    let mut calls = 0;
+    let mut give_backs = 0;
     for (limit, options, wait) in [
         (HOUR, "", 0),
         (MINUTE, "", 39_850),
@@ -313,7 +317,8 @@ async fn all_or_nothing_requests_use_held_hits() {
         both
     };
     let batches = || service.metric("tollgate_store_batch_checks_count");
-    let (mut admitted, mut before) = (0, 0);
+    let mut admitted = 0;
+    let mut before = 0;
     for call in 0..400 {
         if call == 200 {
             before = batches();

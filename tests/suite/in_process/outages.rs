@@ -254,7 +254,8 @@ fn call(hits: Hits, loss: Loss) -> Step {
 /// Histories that failed once, for every algorithm.
 #[test]
 fn known_histories_hold_for_every_algorithm() {
-    let (add, refund) = (|loss| call(Hits::Add(1), loss), |loss| call(Hits::Refund(1), loss));
+    let add = |loss| call(Hits::Add(1), loss);
+    let refund = |loss| call(Hits::Refund(1), loss);
     let nothing = Loss::Nothing;
     let histories = [
         (

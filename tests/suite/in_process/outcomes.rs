@@ -168,7 +168,8 @@ async fn keys_that_were_evicted_get_a_lifetime_again() {
 async fn lifetimes_are_set_before_the_process_ends() {
     let network = network();
     let redis = redis(&network, single(), &Metrics::new(), 0);
-    let (server, worker) = (network.server(ADDRESS), redis.open());
+    let server = network.server(ADDRESS);
+    let worker = redis.open();
     let limit = Limit::new(&Terms::new(9, Unit::Year, Algorithm::FixedWindow)).expect("a limit");
     let check = Check::new(Key::from("k"), limit, Hits::Add(1));
     let request = request_of([check]);

@@ -53,7 +53,8 @@ async fn replies_overtaken_by_a_refund_are_not_cached() {
     assert!(!is_over(&other, &clock, 9, Hits::Peek).await, "it is connected");
     server.fail_next(1, Fault::Delay(millis(50)));
     let mut tasks = JoinSet::new();
-    let (late, now) = (one.clone(), clock.clone());
+    let late = one.clone();
+    let now = clock.clone();
     tasks.spawn(async move { is_over(&late, &now, 1, Hits::Add(1)).await });
     settle().await;
     is_over(&other, &clock, 1, Hits::Refund(2)).await;

@@ -6,7 +6,8 @@ use crate::support::in_process::{ADDRESS, Service, Verdict, millis, network, pas
 use crate::support::scripted_redis::{Fault, Network};
 
 async fn replicas(count: u32) -> (Network, Vec<Service>) {
-    let (network, mut replicas) = (network(), Vec::new());
+    let network = network();
+    let mut replicas = Vec::new();
     for _ in 0..count {
         add(&network, &mut replicas).await;
     }

@@ -55,7 +55,8 @@ impl World {
         request: RateLimitRequest,
         grpc_timeout: Option<&'static str>,
     ) -> AbortHandle {
-        let (limiter, number) = (self.service.limiter.clone(), self.callers.len());
+        let limiter = self.service.limiter.clone();
+        let number = self.callers.len();
         let called = async move { (number, decide(&limiter, &request, grpc_timeout).await) };
         let handle = self.callers.spawn(called);
         // The next one comes later.

@@ -188,7 +188,8 @@ async fn a_cluster_that_is_out_of_memory_is_not_looked_up_more_often() {
     // The first look-up is over the connection to a seed.
     pass(millis(11_000)).await;
     service.server.fail(Fault::Error(OOM));
-    let (look_ups, attempts) = (service.server.received(SLOTS), service.server.attempts());
+    let look_ups = service.server.received(SLOTS);
+    let attempts = service.server.attempts();
     assert_eq!(call_for(&service, millis(60_000)).await, 0);
     let (look_ups, attempts) =
         (service.server.received(SLOTS) - look_ups, service.server.attempts() - attempts);
@@ -207,7 +208,8 @@ async fn look_ups_back_off_while_a_node_is_lost_and_keep_their_connection() {
     };
     let service = start(cluster(&[ADDRESS]), lost).await;
     let _ = call_for(&service, millis(3_000)).await;
-    let (look_ups, attempts) = (service.server.received(SLOTS), service.server.attempts());
+    let look_ups = service.server.received(SLOTS);
+    let attempts = service.server.attempts();
     let made = service.metric("tollgate_store_connections_total{pool=\"main\"}");
     pass(millis(60_000)).await;
     let look_ups = service.server.received(SLOTS) - look_ups;

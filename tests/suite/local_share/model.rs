@@ -213,7 +213,8 @@ impl World {
     /// back meanwhile.
     fn exceeds(&self, (at_once, rates): (u64, u64)) -> Option<String> {
         let limit = &self.server.limit;
-        let (passed, period) = (&self.passed, limit.period.as_micros());
+        let passed = &self.passed;
+        let period = limit.period.as_micros();
         let complaint = |from: usize, to: usize, sum: u64, most: u64| {
             (sum > most).then(|| {
                 format!(
@@ -273,7 +274,8 @@ const COUNTING: [Algorithm; 5] = [
 
 fn limits() -> impl Strategy<Value = Limit> {
     let algorithm = prop::sample::select(&COUNTING[..]);
-    let (burst, buckets) = (prop::option::of(1..60_u32), prop::option::of(1..9_u32));
+    let burst = prop::option::of(1..60_u32);
+    let buckets = prop::option::of(1..9_u32);
     let over_limit_hits = prop::option::of(prop::sample::select(&OverLimitHits::ALL[..]));
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day, Unit::Month][..]);
     (algorithm, 0..40_u32, unit, burst, buckets, over_limit_hits).prop_map(

@@ -94,7 +94,8 @@ impl Authority {
 
     /// A certificate for these names, such as `DNS:localhost,IP:127.0.0.1`.
     pub(crate) fn sign(&self, file: &str, names: &str, form: KeyForm) -> Identity {
-        let (cert, key) = (format!("{file}.pem"), format!("{file}.key"));
+        let cert = format!("{file}.pem");
+        let key = format!("{file}.key");
         let pair = form.key();
         let signed = params("tollgate test", names)
             .signed_by(&pair, &self.issuer)

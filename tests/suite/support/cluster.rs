@@ -350,7 +350,8 @@ fn epochs(of: &RedisProcess) -> BTreeSet<(String, u64)> {
 impl Migration<'_> {
     /// Moves up to this many keys of the slot. Returns how many were moved.
     pub(crate) fn move_some_keys(&self, keys_max: usize) -> usize {
-        let (from, to) = (self.cluster.server(self.from), self.cluster.server(self.to));
+        let from = self.cluster.server(self.from);
+        let to = self.cluster.server(self.to);
         let keys: Vec<String> = from.command(&[
             "CLUSTER",
             "GETKEYSINSLOT",
@@ -358,7 +359,8 @@ impl Migration<'_> {
             &keys_max.to_string(),
         ]);
         if !keys.is_empty() {
-            let (host, port) = (Ipv4Addr::LOCALHOST.to_string(), to.port().to_string());
+            let host = Ipv4Addr::LOCALHOST.to_string();
+            let port = to.port().to_string();
             let auth = to.password().map_or(Vec::new(), |password| vec!["AUTH", password]);
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
             from.command::<()>(
@@ -376,7 +378,8 @@ impl Migration<'_> {
 
     /// Has the slot served by its new master alone: whoever asks the old one is sent there (MOVED).
     pub(crate) fn finish(self) {
-        let (slot, id) = (self.slot.to_string(), &self.cluster.nodes[self.to].id);
+        let slot = self.slot.to_string();
+        let id = &self.cluster.nodes[self.to].id;
         // Who comes as soon as the old one lets go is not to find that the new one has not heard of
         // it. The others would hear of it in time.
         let others = (0..MASTERS).filter(|number| ![self.to, self.from].contains(number));

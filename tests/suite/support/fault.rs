@@ -147,7 +147,8 @@ impl<S: Servers> FaultScenario<S> {
 
     /// Runs the fault, and asks for health all the while.
     fn while_healthy(&mut self, fault: impl FnOnce(&mut Self)) {
-        let (http, over) = (self.server.http, AtomicBool::new(false));
+        let http = self.server.http;
+        let over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Relaxed) {
@@ -228,7 +229,8 @@ impl<S: Servers> FaultScenario<S> {
     /// rounds; from then on nothing grows.
     pub(crate) fn leaves_nothing_behind(mut self, first: usize, mut round: impl FnMut(&mut Self)) {
         (0..first).for_each(|_| round(&mut self));
-        let (before, resident) = (self.resources(), resident_peak_kib(self.server.pid()));
+        let before = self.resources();
+        let resident = resident_peak_kib(self.server.pid());
         (0..ROUNDS).for_each(|_| round(&mut self));
         // Connections that were being made again may not have been counted. What every round leaks
         // adds up to more than those.

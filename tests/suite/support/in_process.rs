@@ -196,7 +196,8 @@ pub(crate) fn limiter(
     metrics: &Metrics,
 ) -> Limiter {
     let Rules { live, stats } = rules.clone();
-    let (settings, feed) = (Settings::default(), OverLimitFeed::new("a", Values::Clear, metrics));
+    let settings = Settings::default();
+    let feed = OverLimitFeed::new("a", Values::Clear, metrics);
     let observers = Observers::new(stats, feed, &settings, clock, metrics);
     let parts = Parts {
         rules: live,
@@ -288,7 +289,8 @@ impl Service {
 
     /// Starts the background tasks, and lets them do what takes no time.
     pub(crate) async fn start(&mut self) {
-        let (redis, lifecycle) = (self.redis.clone(), self.lifecycle.clone());
+        let redis = self.redis.clone();
+        let lifecycle = self.lifecycle.clone();
         self.background.spawn(async move { redis.maintain(lifecycle).await });
         settle().await;
     }
@@ -323,9 +325,11 @@ impl Service {
         let mut callers = JoinSet::new();
         let until = watch::Sender::new(false);
         for key in POLICIES.into_iter().chain([SCRIPT]) {
-            let (limiter, mut until) = (self.limiter.clone(), until.subscribe());
+            let limiter = self.limiter.clone();
+            let mut until = until.subscribe();
             callers.spawn(async move {
-                let (mut called, mut calls) = (Vec::new(), tokio::time::interval(CALL_INTERVAL));
+                let mut called = Vec::new();
+                let mut calls = tokio::time::interval(CALL_INTERVAL);
                 while !*until.borrow_and_update() {
                     calls.tick().await;
                     let value = format!("traffic {}", called.len());
@@ -409,7 +413,8 @@ pub(crate) async fn decide(
     request: &RateLimitRequest,
     grpc_timeout: Option<&str>,
 ) -> Called {
-    let (began, now) = (Instant::now(), limiter.clock().now());
+    let began = Instant::now();
+    let now = limiter.clock().now();
     let deadline = grpc_timeout.map(|text| convert::timeout(text).expect("a grpc-timeout"));
     let deadline = deadline.map(|timeout| convert::deadline_after(timeout, now));
     let message = request.encode_to_vec();

@@ -252,8 +252,7 @@ impl ScriptedRedis {
     /// How many hits are counted at keys with this prefix. Only for fixed windows.
     pub(crate) fn hits(&self, prefix: &str) -> i64 {
         let database = self.database();
-        let kept = database.counters.iter();
-        let kept = kept.filter(|(key, _)| key.starts_with(prefix.as_bytes()));
+        let kept = database.counters.iter().filter(|(key, _)| key.starts_with(prefix.as_bytes()));
         kept.map(|(_, kept)| match kept.state {
             State::Number(used) => used,
             _ => 0,
@@ -274,8 +273,7 @@ impl ScriptedRedis {
     /// Keys that never expire.
     pub(crate) fn immortal_keys(&self) -> Vec<String> {
         let database = self.database();
-        let keys = database.counters.iter();
-        let keys = keys.filter(|(_, kept)| kept.expires.is_none());
+        let keys = database.counters.iter().filter(|(_, kept)| kept.expires.is_none());
         keys.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
     }
 

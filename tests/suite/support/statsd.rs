@@ -132,7 +132,8 @@ impl Drop for Statsd {
 }
 
 fn accept(listener: TcpListener, received: &Arc<Mutex<Received>>, over: &OnceLock<Closing>) {
-    let (mut connections, mut readers) = (Vec::new(), Vec::new());
+    let mut connections = Vec::new();
+    let mut readers = Vec::new();
     let closing = loop {
         match (listener.accept(), over.get()) {
             (Ok((connection, _)), _) => {
@@ -191,7 +192,8 @@ impl Received {
         let (Some(value), Some(kind)) = (parts.next(), parts.next()) else {
             panic!("no kind: {line}")
         };
-        let (mut rate, mut tags) = (1.0, "");
+        let mut rate = 1.0;
+        let mut tags = "";
         for part in parts {
             match part.split_at(1) {
                 ("@", given) => rate = given.parse().expect("a rate is a number"),

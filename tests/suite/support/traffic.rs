@@ -67,7 +67,9 @@ impl<const N: usize> Traffic<N> {
     pub(crate) fn start(server: &TestServer, groups: [Calls; N]) -> Self {
         let stopped = Arc::new(AtomicBool::new(false));
         let client = |calls: &Calls, number| {
-            let (addr, calls, stopped) = (server.grpc, calls.clone(), stopped.clone());
+            let addr = server.grpc;
+            let calls = calls.clone();
+            let stopped = stopped.clone();
             let answered = Arc::new(AtomicUsize::new(0));
             let counted = answered.clone();
             let thread = thread::spawn(move || {

@@ -272,8 +272,7 @@ impl<'s> Twins<'s> {
                 .compare(key, &value, life, passed)
                 .map_err(|error| format!("{name} at {now:?}: {error}"))?;
         }
-        let verdicts = expected.into_iter();
-        Ok(verdicts.map(|decided| decided.map(|(verdict, _)| verdict)).collect())
+        Ok(expected.into_iter().map(|decided| decided.map(|(verdict, _)| verdict)).collect())
     }
 
     fn lines(&self, ask: &Ask, now: Time) -> SmallVec<[EncodedCheck; 2]> {
@@ -556,7 +555,8 @@ fn take_ahead(mut counter: Counter, check: &Check, marks: Marks, now: Time) -> (
     let Some((hits, parts)) = marks.ahead else {
         return (counter, 0);
     };
-    let (limit, call) = (&check.limit, check.call());
+    let limit = &check.limit;
+    let call = check.call();
     let charge = Counter::charge(limit, call);
     let price = match limit.algorithm {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => limit.period_ticks(),

@@ -91,7 +91,8 @@ impl WellBehaved {
         let stop = Arc::new(AtomicBool::new(false));
         let mut calls = JoinSet::new();
         for _ in 0..4 {
-            let (addr, stop) = (server.grpc, stop.clone());
+            let addr = server.grpc;
+            let stop = stop.clone();
             calls.spawn(async move {
                 let mut client = crate::support::Client::connect(addr).await;
                 let mut answered = 0;

@@ -92,7 +92,8 @@ impl Windows {
 #[tokio::test]
 async fn hits_are_used_in_their_window_though_the_clock_of_redis_is_set() {
     let mut windows = Windows::start([0, 0]).await;
-    let (start, end) = (windows.end - HOUR, windows.end);
+    let start = windows.end - HOUR;
+    let end = windows.end;
     windows.set(-600).await;
     let first = windows.fleet.in_turn("hot", 150).await;
     assert_eq!(first, 300);
@@ -134,7 +135,8 @@ async fn process_with_a_wrong_clock_uses_hits_in_their_window() {
         windows.charged(windows.end - HOUR) == admitted + windows.fleet.sum(HELD)
     })
     .await;
-    let (held, used) = (windows.fleet.sum(HELD), windows.fleet.hits("used"));
+    let held = windows.fleet.sum(HELD);
+    let used = windows.fleet.hits("used");
     assert!(held > 0 && used > 0, "{held} and {used}");
     windows.set(-5).await;
     // Processes know the time of Redis as exactly as a call to it is fast.

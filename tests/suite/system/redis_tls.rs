@@ -76,7 +76,8 @@ async fn tls_trusts_the_authority_that_is_named() {
 
 #[tokio::test]
 async fn a_server_of_another_authority_is_refused() {
-    let (one, other) = (Authority::new(), Authority::new());
+    let one = Authority::new();
+    let other = Authority::new();
     let server = with_tls(&one, "IP:127.0.0.1", "no").start();
     let ca = other.cacert();
     for skip in ["false", "true"] {
@@ -94,7 +95,8 @@ async fn a_server_of_another_authority_is_refused() {
 async fn a_self_signed_certificate_is_accepted_where_it_is_trusted() {
     let (_files, identity) = Authority::self_signed("DNS:localhost,IP:127.0.0.1");
     let server = RedisProcess::builder().with_tls(&identity, "no").start();
-    let (url, cert) = (server.url(), text(&identity.cert));
+    let url = server.url();
+    let cert = text(&identity.cert);
     for skip in ["false", "true"] {
         let settings = [
             ("REDIS_URL", &*url),
@@ -148,7 +150,8 @@ async fn a_start_that_gives_up_names_a_certificate() {
 async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
     let authority = Authority::new();
     let server = with_tls(&authority, "DNS:redis.example", "no").start();
-    let (url, ca) = (server.url(), authority.cacert());
+    let url = server.url();
+    let ca = authority.cacert();
     let settings = [
         ("REDIS_URL", url.as_str()),
         ("REDIS_TLS_CACERT", text(&ca)),
@@ -164,7 +167,8 @@ async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
 async fn a_client_certificate_is_shown_where_it_is_asked_for() {
     let authority = Authority::new();
     let server = with_tls(&authority, "IP:127.0.0.1", "yes").start();
-    let (url, ca) = (server.url(), authority.cacert());
+    let url = server.url();
+    let ca = authority.cacert();
     let settings = [("REDIS_URL", url.as_str()), ("REDIS_TLS_CACERT", text(&ca))];
     connect_error(&settings).await;
     for (form, heading) in
@@ -189,9 +193,12 @@ async fn a_client_certificate_is_shown_where_it_is_asked_for() {
 async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watched_once() {
     let authority = Authority::new();
     let start = || with_tls(&authority, "IP:127.0.0.1", "yes").start();
-    let (main, per_second) = (start(), start());
+    let main = start();
+    let per_second = start();
     let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
-    let (ca, main_url, per_second_url) = (authority.cacert(), main.url(), per_second.address());
+    let ca = authority.cacert();
+    let main_url = main.url();
+    let per_second_url = per_second.address();
     let resolved = connecting(&[
         ("REDIS_URL", &main_url),
         ("REDIS_PERSECOND", "true"),
@@ -232,7 +239,8 @@ async fn what_is_exchanged_is_for_connections_that_begin_later() {
         fs::copy(identity.key, &key).expect("a file can be copied");
     };
     exchange("app:1st\n", &before, KeyForm::Pkcs8);
-    let (url, ca) = (redis.url(), authority.cacert());
+    let url = redis.url();
+    let ca = authority.cacert();
     let resolved = connecting(&[
         ("REDIS_URL", &url),
         ("REDIS_AUTH_FILE", text(&password)),
@@ -323,7 +331,8 @@ fn a_client_certificate_is_exchanged_without_a_restart() {
         fs::copy(identity.cert, &cert).expect("a file can be copied");
         fs::copy(identity.key, &key).expect("a file can be copied");
     };
-    let (before, after) = (Authority::new(), Authority::new());
+    let before = Authority::new();
+    let after = Authority::new();
     exchange(&before);
     let files = [
         ("REDIS_TLS_CACERT", authority.cacert()),
@@ -350,8 +359,10 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("password");
     write(&path, "s3cret\n");
-    let (ca, path) = (authority.cacert().display().to_string(), path.display().to_string());
-    let (url, second_url) = (main.url(), second.address());
+    let ca = authority.cacert().display().to_string();
+    let path = path.display().to_string();
+    let url = main.url();
+    let second_url = second.address();
     let start = |settings: &[(&str, &str)]| {
         let always = [
             ("REDIS_URL", url.as_str()),

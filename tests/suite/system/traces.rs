@@ -79,7 +79,8 @@ fn attribute<'s>(span: &'s Span, name: &str) -> &'s str {
 
 #[tokio::test]
 async fn requests_have_the_spans_of_the_reference() {
-    let (collector, redis) = (Collector::start(), RedisProcess::start());
+    let collector = Collector::start();
+    let redis = RedisProcess::start();
     for (protocol, addr) in [("http", collector.http), ("grpc", collector.grpc)] {
         let instance = format!("{protocol}-0");
         let server = traced_to(TestServer::with_rules(&limit_of(1)), addr)
@@ -140,7 +141,8 @@ async fn requests_have_the_spans_of_the_reference() {
 
 #[tokio::test]
 async fn spans_name_the_rule_over_limit_and_the_outage_policy() {
-    let (collector, mut redis) = (Collector::start(), RedisProcess::start());
+    let collector = Collector::start();
+    let mut redis = RedisProcess::start();
     let server = traced_to(TestServer::with_rules(&limit_of(1)), collector.http);
     let server =
         server.with_env("REDIS_URL", &redis.url()).with_env("ON_STORE_ERROR", "deny").start();
@@ -218,7 +220,8 @@ async fn parents_are_read_from_w3c_and_b3_headers() {
     let collector = Collector::start();
     let server = traced(&collector).start();
     let long = |number: u32| format!("{number:032x}");
-    let (w3c, b3) = (format!("00-{}-{SPAN}-01", long(1)), format!("{}-{SPAN}-1", long(2)));
+    let w3c = format!("00-{}-{SPAN}-01", long(1));
+    let b3 = format!("{}-{SPAN}-1", long(2));
     let w3c: [(&str, &str); 2] = [("traceparent", &w3c), ("tracestate", "vendor=x")];
     let b3: [(&str, &str); 1] = [("b3", &b3)];
     for (number, headers, state) in [(1, &w3c[..], "vendor=x"), (2, &b3, "")] {
@@ -282,8 +285,11 @@ async fn callers_decide_sampling_before_the_rate() {
     let last = format!("{:032x}", 0xe0f);
     call(&half, &[("b3", &format!("{last}-{SPAN}-1"))]).await;
     collector.wait_for("the last one is there", |span| span.trace == last);
-    let spans = collector.spans().into_iter();
-    let by_chance = spans.filter(|span| span.name == CALL && span.parent.is_empty()).count();
+    let by_chance = collector
+        .spans()
+        .into_iter()
+        .filter(|span| span.name == CALL && span.parent.is_empty())
+        .count();
     assert!((60..140).contains(&by_chance), "{by_chance} of 200");
 }
 

@@ -91,7 +91,8 @@ async fn behind_sentinel_it_counts(version: Version) {
     let mut counting = Counting::at(&server).await;
     counting.wait_for_verdicts(&[("token", "anything")]).await;
     counting.admits_exactly(LIMIT, ["before"]).await;
-    let (key, value) = ("log", "across");
+    let key = "log";
+    let value = "across";
     assert_eq!(counting.admitted(key, value, 1).await, 1);
     deployment.fail_over();
     counting.wait_for_verdicts(&[("token", "anything")]).await;

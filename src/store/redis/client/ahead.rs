@@ -58,7 +58,8 @@ impl RedisClient {
         if !is_local {
             return None;
         }
-        let (is_complete, blocked) = (prepared.is_complete(), prepared.blocked());
+        let is_complete = prepared.is_complete();
+        let blocked = prepared.blocked();
         prepared.settle_reserved(|check| {
             if blocked.has(check) {
                 Some(Settled::Unused)
@@ -76,7 +77,8 @@ impl RedisClient {
         replicas: Option<NonZeroU32>,
         has_settlement: bool,
     ) -> Ahead {
-        let (shared, now) = (&self.shared, request.received);
+        let shared = &self.shared;
+        let now = request.received;
         let Some(leased) = &check.lease else {
             let cache = shared.over_limit_cache.as_ref();
             let cache = cache.filter(|_| check.group == 0 || !has_settlement);
@@ -92,7 +94,8 @@ impl RedisClient {
         };
         let (ahead, take) = shared.leases.decide(check, leased, admission, replicas, server_now);
         if let Some((take, replicas)) = take.zip(replicas) {
-            let (client, check) = (self.clone(), as_peek(check));
+            let client = self.clone();
+            let check = as_peek(check);
             // Callers may be gone before the reply.
             let take = async move { client.take(&check, take, replicas).await };
             shared.leases.spawn(take);
@@ -107,7 +110,8 @@ impl RedisClient {
         mut prepared: Prepared<'_>,
     ) -> Decisions {
         let blocked = prepared.blocked();
-        let (mut indices, mut checks) = (Vec::new(), Vec::new());
+        let mut indices = Vec::new();
+        let mut checks = Vec::new();
         for (index, (check, ahead)) in request.checks.iter().zip(&prepared.checks).enumerate() {
             let rest = match ahead {
                 Ahead::Decided(_) | Ahead::Reserved(_) => continue,
@@ -175,7 +179,8 @@ impl RedisClient {
 
     /// Refunds unused hits, each at most once.
     pub(crate) async fn give_back(&self, due: DueGiveBack) {
-        let (shared, check) = (&self.shared, &due.check);
+        let shared = &self.shared;
+        let check = &due.check;
         let charge = Counter::charge(&check.limit, check.call());
         let at = due.give_back.window();
         let mut encoded = shared.encode(check, charge, None, Mode::Independent, at);
@@ -223,8 +228,7 @@ impl Prepared<'_> {
 
     /// The decisions of a request that is complete.
     pub(super) fn decisions(&self) -> Decisions {
-        let checks = self.checks.iter();
-        let decided = checks.filter_map(|ahead| match ahead {
+        let decided = self.checks.iter().filter_map(|ahead| match ahead {
             Ahead::Decided(verdict) => Some(Ok(*verdict)),
             _ => None,
         });
@@ -233,8 +237,10 @@ impl Prepared<'_> {
 
     /// The groups that are over limit by what is decided here.
     fn blocked(&self) -> Blocked {
-        let over = self.checks.iter();
-        let over = over.map(|ahead| matches!(ahead, Ahead::Decided(verdict) if verdict.over));
+        let over = self
+            .checks
+            .iter()
+            .map(|ahead| matches!(ahead, Ahead::Decided(verdict) if verdict.over));
         Blocked::of(self.request.checks.iter().zip(over))
     }
 

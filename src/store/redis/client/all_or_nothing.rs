@@ -20,7 +20,8 @@ impl RedisClient {
         let is_over =
             |decision: &Result<Verdict, CheckError>| decision.is_ok_and(|verdict| verdict.over);
         let blocked = Blocked::of(checks.iter().zip(decisions.iter().map(is_over)));
-        let (mut indices, mut second) = (Vec::new(), Vec::new());
+        let mut indices = Vec::new();
+        let mut second = Vec::new();
         for (index, (check, decision)) in checks.iter().zip(&decisions).enumerate() {
             let is_blocked = blocked.has(check);
             let drops = check.limit.over_limit_hits == OverLimitHits::Drop;

@@ -218,8 +218,8 @@ impl Task {
     /// There is no reply.
     fn fail(&mut self, error: CheckError) {
         if error.effect == Effect::Unknown {
-            let groups = self.batch.groups.iter();
-            let requests = groups.filter(|(_, checks)| !checks.is_empty()).count();
+            let requests =
+                self.batch.groups.iter().filter(|(_, checks)| !checks.is_empty()).count();
             let metrics = &self.server.shared.metrics;
             metrics.ambiguous.inc_by(requests as u64);
             self.keep_lifetimes();
@@ -288,7 +288,8 @@ impl Server {
         connection: &mut Connection,
         request: &BatchRequest<'_>,
     ) -> Result<BatchReply, RedisError> {
-        let (shared, node) = (&*self.shared, &self.node);
+        let shared = &*self.shared;
+        let node = &self.node;
         let sent = shared.clock.now();
         if sent.since(connection.used_at) > IDLE_AFTER {
             // Lets the runtime notice a close that has arrived.

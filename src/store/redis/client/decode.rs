@@ -70,7 +70,8 @@ impl CheckReply {
         over: bool,
         now: Time,
     ) -> Verdict {
-        let (at, extra) = (encoded.charged_at(check, now), self.extra(encoded));
+        let at = encoded.charged_at(check, now);
+        let extra = self.extra(encoded);
         Counter::verdict_of_reply(&check.limit, at, now, call, over, self.spent(), extra)
     }
 

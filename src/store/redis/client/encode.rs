@@ -214,7 +214,8 @@ impl EncodedCheck {
 
     /// Takes hits ahead after the check, which may have none.
     pub fn take_ahead(&mut self, hits: u64, parts: u64) {
-        let (hits, parts) = (hits.min(HITS_MAX), parts.clamp(1, HITS_MAX));
+        let hits = hits.min(HITS_MAX);
+        let parts = parts.clamp(1, HITS_MAX);
         self.marks.get_or_insert_default().ahead = Some(Ahead { hits, parts });
         if self.window.is_some() && hits > 0 {
             self.argument.clear();

@@ -21,10 +21,12 @@ impl RedisClient {
     /// are needed, were never read and can be: another node's clock replaces one of a node that is
     /// away.
     pub(super) fn encode(&self, request: &Request<'_>) -> (NodeBatches<'_>, Vec<Arc<Node>>) {
-        let (mut batches, mut unread) = (NodeBatches::new(), Vec::new());
+        let mut batches = NodeBatches::new();
+        let mut unread = Vec::new();
         for (index, check) in request.checks.iter().enumerate() {
             let pool = self.shared.pool_of(&check.limit);
-            let (topology, charge) = (pool.topology(), Counter::charge(&check.limit, check.call()));
+            let topology = pool.topology();
+            let charge = Counter::charge(&check.limit, check.call());
             let mut timer = topology.owner(check.key.as_bytes());
             if timer.is_none_or(|node| !node.clock.is_known()) {
                 unread.extend(timer.filter(|node| !node.health.breaker.is_open()).cloned());
@@ -33,7 +35,8 @@ impl RedisClient {
                     continue;
                 }
             }
-            let (mode, received) = (request.mode, request.received);
+            let mode = request.mode;
+            let received = request.received;
             let encoded = self.shared.encode(check, charge, timer, mode, received);
             if let Some(node) = topology.owner(encoded.key.as_bytes()) {
                 let batch = batch_of(&mut batches, pool, node, request.checks.len() - index);
@@ -52,8 +55,7 @@ impl RedisClient {
         }
         unread.sort_by_key(|node| node.id);
         unread.dedup_by_key(|node| node.id);
-        let read = unread.iter();
-        let read = read.map(|node| self.call(node, Vec::new(), request));
+        let read = unread.iter().map(|node| self.call(node, Vec::new(), request));
         for (node, read) in unread.iter().zip(join_all(read).await) {
             match read {
                 Err(error) => request.left_out = error.error,
@@ -92,7 +94,8 @@ impl Redis {
         now: Time,
     ) -> EncodedCheck {
         let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
-        let (at, hash) = (redis_time(now), self.usage.hash(&check.key));
+        let at = redis_time(now);
+        let hash = self.usage.hash(&check.key);
         // Any number that changes now and then.
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));

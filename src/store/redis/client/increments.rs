@@ -149,7 +149,8 @@ impl<'b> Increments<'b> {
 }
 
 fn give_back(check: &EncodedCheck, hits: u64) -> Repair {
-    let (script, refund) = (Script::serving(), check.refund(hits));
+    let script = Script::serving();
+    let refund = check.refund(hits);
     let refund = [(Mode::Independent, [&refund])].into_iter();
     Repair::GiveBack {
         refund: script.command(refund, None, Form::Hash),
@@ -223,7 +224,8 @@ mod tests {
         fn encoded(self) -> EncodedCheck {
             let check = self.check();
             let charge = Counter::charge(&check.limit, check.call());
-            let (hash, mode) = (self.key as u64, Mode::Independent);
+            let hash = self.key as u64;
+            let mode = Mode::Independent;
             let mut encoded = EncodedCheck::new(&check, charge, hash, NOW, mode, Span::ZERO);
             if let Some(hits) = self.ahead {
                 encoded.take_ahead(hits, 60);
@@ -295,7 +297,8 @@ mod tests {
 
             let mut spent = before.map(i64::cast_unsigned);
             for (part, (encoded, reply)) in parts.iter().zip(encoded.iter().zip(&replies)) {
-                let (check, spent) = (part.check(), &mut spent[part.key]);
+                let check = part.check();
+                let spent = &mut spent[part.key];
                 let counter = Counter::of(&check.limit, NOW, *spent);
                 let (counter, verdict) = counter.decide(&check.limit, NOW, check.call());
                 let reply = reply.as_ref().expect("Redis has replied");

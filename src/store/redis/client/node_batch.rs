@@ -61,7 +61,8 @@ pub(crate) fn are_in_one_call(batches: &[NodeBatch<'_>], checks: &[Check]) -> bo
     runs(checks, |check| check.group).all(|group| {
         let mut places = (index..).take(group.len()).map(place);
         index += group.len();
-        let (mut first, mut all) = (None, 0);
+        let mut first = None;
+        let mut all = 0;
         group.len() == 1
             || places.all(|found| {
                 found.is_some_and(|(place, size)| {
@@ -75,7 +76,8 @@ pub(crate) fn are_in_one_call(batches: &[NodeBatch<'_>], checks: &[Check]) -> bo
 /// The number of leading checks that fit into one batch, without a part of a group. `checks` is not
 /// empty.
 pub(crate) fn checks_of_batch(checks: &[EncodedCheck]) -> usize {
-    let (mut count, mut size) = (0, 0);
+    let mut count = 0;
+    let mut size = 0;
     for group in runs(checks, |check| check.group) {
         size += group.iter().map(EncodedCheck::size).sum::<usize>();
         if count > 0 && size > BATCH_SIZE_MAX {

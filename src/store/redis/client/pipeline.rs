@@ -160,7 +160,9 @@ impl<'b> BatchRequest<'b> {
                 break;
             }
             on_noscript();
-            let (mut commands, mut replies, mut form) = (Pipeline::new(), Vec::new(), Form::Text);
+            let mut commands = Pipeline::new();
+            let mut replies = Vec::new();
+            let mut form = Form::Text;
             for call in &unknown {
                 replies.push(call.add(&self.checks, self.now, form, &mut commands));
                 // The first one brings the text of the script.
@@ -250,8 +252,10 @@ impl ScriptCall {
         if self.affinity.is_some_and(|(_, route)| route == Route::Asking) {
             commands.cmd("ASKING");
         }
-        let groups = self.groups.iter();
-        let groups = groups.map(|(mode, group)| (*mode, group.iter().map(|&index| checks[index])));
+        let groups = self
+            .groups
+            .iter()
+            .map(|(mode, group)| (*mode, group.iter().map(|&index| checks[index])));
         commands.add_command(Script::serving().command(groups, now, form));
         commands.len() - 1
     }

@@ -94,7 +94,8 @@ impl RedisClient {
         redis_now: Time,
         node: &Node,
     ) -> Verdict {
-        let (check, received) = (&request.checks[index], request.received);
+        let check = &request.checks[index];
+        let received = request.received;
         let is_decision = request.mode == Mode::Independent;
         let mut verdict = reply.verdict(encoded, check, redis_now);
         if check.lease.is_some() {

@@ -246,7 +246,8 @@ impl Waiting {
     pub(crate) fn take_batch(&mut self) -> Batch {
         let now = Instant::now();
         let count = (self.requests.len() + self.queue.len()).min(BATCH_SIZE_MAX);
-        let (mut batch_size, mut batch) = (0, Batch::with_capacity(count));
+        let mut batch_size = 0;
+        let mut batch = Batch::with_capacity(count);
         loop {
             let received = || self.queue.try_recv().ok();
             let Some(mut request) = self.requests.pop_front().or_else(received) else {

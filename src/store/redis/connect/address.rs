@@ -127,7 +127,8 @@ impl Address {
 
     /// An error of a connection, for the log: with the address and the settings to check.
     pub fn explain(&self, error: &RedisError) -> String {
-        let (url, auth) = (&self.url_setting, &self.auth_setting);
+        let url = &self.url_setting;
+        let auth = &self.auth_setting;
         if error.kind() == ErrorKind::AuthenticationFailed {
             return format!(
                 "{self} rejects the user or password (WRONGPASS), or has none; check {auth} and {url}"
@@ -167,7 +168,8 @@ impl Address {
 
     /// Whether the URL has credentials, and others than that of `other`.
     pub(crate) fn contradicts(&self, other: &Self) -> bool {
-        let (own, other) = (&self.settings, &other.settings);
+        let own = &self.settings;
+        let other = &other.settings;
         let own = (own.username(), own.password());
         own != (None, None) && own != (other.username(), other.password())
     }

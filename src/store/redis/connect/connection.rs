@@ -222,7 +222,8 @@ impl Connector {
         fresh_after: Option<Duration>,
         dial: impl Fn() -> Attempt<'a, T>,
     ) -> Result<T, RedisError> {
-        let (mut first, mut fresh) = (dial(), None);
+        let mut first = dial();
+        let mut fresh = None;
         loop {
             let restart = self.restart.notified();
             let wait =

@@ -35,7 +35,8 @@ impl ConnectionMetrics {
             metrics.counter_with("tollgate_store_connections_total", help, &[("pool", pool)]);
         let statsd = |metric| format!("ratelimit.{name}.{metric}");
         metrics.reference_counter_of(&made, &statsd("cx_total"), help);
-        let (active, local_close) = (statsd("cx_active"), statsd("cx_local_close"));
+        let active = statsd("cx_active");
+        let local_close = statsd("cx_local_close");
         let open = "Open connections to Redis.";
         Self {
             made,

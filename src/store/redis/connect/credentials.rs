@@ -165,7 +165,8 @@ mod tests {
     fn rejected_files_never_replace_the_last_good_ones() {
         let (_directory, path) = file(b"first\n");
         let (_other, other_path) = file(b"beside\n");
-        let (metrics, mut secrets) = (Metrics::new(), CredentialFiles::default());
+        let metrics = Metrics::new();
+        let mut secrets = CredentialFiles::default();
         let [password, other] =
             [&path, &other_path].map(|path| auth(&mut secrets, path).expect("a valid file"));
         assert!(!format!("{secrets:?}").contains("first"));

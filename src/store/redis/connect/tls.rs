@@ -25,8 +25,7 @@ pub struct TlsClient(pub(crate) Arc<ClientConfig>);
 
 impl Tls {
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        let client = self.client.iter();
-        let client = client.flat_map(|identity| [&identity.cert, &identity.key]);
+        let client = self.client.iter().flat_map(|identity| [&identity.cert, &identity.key]);
         let files = self.ca.iter().chain(client);
         files.map(|file| file.path.clone()).collect()
     }

@@ -270,7 +270,8 @@ impl LocalFallback {
     /// A check against this replica's share.
     fn own(&self, undecided: &Undecided<'_>, share: Share) -> Check {
         let Undecided { check, epoch, .. } = undecided;
-        let (whole, replicas) = (check.limit.requests, u64::from(share.replicas().get()));
+        let whole = check.limit.requests;
+        let replicas = u64::from(share.replicas().get());
         if whole > 0 && whole < replicas && !check.limit.algorithm.is_bucket() {
             self.small_limits.call_once(|| {
                 tracing::warn!(whole, replicas, "limit is lower than the replica count; each replica admits 1 during a store outage");

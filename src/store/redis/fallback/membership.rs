@@ -142,7 +142,8 @@ impl Membership {
                     // Not at once: the first probe finds out about other refused commands, whose
                     // warning names REPLICAS as well.
                     if rejected == 2 && !node.health.refusals.has_any() {
-                        let (channel, error) = (&self.channel, node.address().explain(&error));
+                        let channel = &self.channel;
+                        let error = node.address().explain(&error);
                         tracing::warn!(
                             channel,
                             error,
@@ -194,7 +195,9 @@ impl Membership {
         self.ask(&mut connection).await?;
         let mut ticks = time::ticks(HEARTBEAT_INTERVAL);
         ticks.reset();
-        let (mut tick, mut is_asked, mut answered_at) = (1, false, Instant::now());
+        let mut tick = 1;
+        let mut is_asked = false;
+        let mut answered_at = Instant::now();
         loop {
             let answer_at = answered_at + ANSWER_INTERVAL * self.peers().intervals();
             tokio::select! {

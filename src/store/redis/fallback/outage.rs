@@ -105,8 +105,7 @@ impl Redis {
     pub(crate) async fn set_last_lifetimes(&self) {
         for pool in self.pools() {
             let topology = Arc::clone(&pool.topology());
-            let nodes = topology.nodes.iter();
-            let in_use = nodes.filter(|node| !node.health.breaker.is_open());
+            let in_use = topology.nodes.iter().filter(|node| !node.health.breaker.is_open());
             let set = in_use.map(async |node| {
                 ServerTarget::new(self, pool, node).set_lifetimes().await;
             });

@@ -40,7 +40,8 @@ impl<'r> ServerTarget<'r> {
 
     /// Sets the unconfirmed lifetimes of the keys that the server has. `false` if it did not reply.
     pub(crate) async fn set_lifetimes(&mut self) -> bool {
-        let (lifetimes, clock) = (&self.node.lifetimes, &self.shared.clock);
+        let lifetimes = &self.node.lifetimes;
+        let clock = &self.shared.clock;
         let topology = Arc::clone(&self.pool.topology());
         let owner = |key: &Key| topology.owner(key.as_bytes()).map(|node| node.id);
         let due = lifetimes.due(clock.now(), |key| owner(key) == Some(self.node.id));

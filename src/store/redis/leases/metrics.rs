@@ -66,7 +66,8 @@ impl LeaseMetrics {
 
     /// Counts the events of a counter, which held `before` hits.
     pub(super) fn count(&self, leased: &Leased, counter: &mut LeasedCounter, before: u64) {
-        let (events, held) = (counter.take_events(), counter.held());
+        let events = counter.take_events();
+        let held = counter.held();
         if held != before {
             self.hits.add(held.cast_signed() - before.cast_signed());
             self.leases.add(i64::from(held > 0) - i64::from(before > 0));

@@ -82,7 +82,8 @@ impl Server {
     }
 
     fn single(&self, resolver: &mut Resolver<'_>) -> Result<Address, String> {
-        let (socket_type, url) = (self.role.name("SOCKET_TYPE"), self.role.name("URL"));
+        let socket_type = self.role.name("SOCKET_TYPE");
+        let url = self.role.name("URL");
         let address = self.address(SERVER_PORT, self.url()?, resolver)?;
         if resolver.environment.is_set(&socket_type) {
             match self.socket_type {
@@ -154,7 +155,8 @@ impl Server {
         text: &str,
         resolver: &mut Resolver<'_>,
     ) -> Result<(Address, Vec<Address>), String> {
-        let (url, redis_type) = (self.role.name("URL"), self.role.name("TYPE"));
+        let url = self.role.name("URL");
+        let redis_type = self.role.name("TYPE");
         // A single address may have a comma in its password; in a list it is `%2C`.
         let items: Vec<&str> = match parse::address(port_default, text) {
             Ok(_) => vec![text],
@@ -204,7 +206,8 @@ impl Server {
         text: &str,
         resolver: &mut Resolver<'_>,
     ) -> Result<Address, String> {
-        let (url, prefix) = (self.role.name("URL"), self.role.prefix);
+        let url = self.role.name("URL");
+        let prefix = self.role.prefix;
         let parsed = parse::address(port_default, text).map_err(|error| match error {
             AddressError::List => format!(
                 "{url} {error}: set {prefix}_TYPE to CLUSTER or SENTINEL, or {url} to one host:port"
@@ -226,7 +229,8 @@ impl Server {
         address: &Address,
         resolver: &mut Resolver<'_>,
     ) -> Result<Option<Reloadable<TlsClient>>, String> {
-        let (tls, url) = (self.role.name("TLS"), self.role.name("URL"));
+        let tls = self.role.name("TLS");
+        let url = self.role.name("URL");
         if !address.is_tls() && !self.tls {
             return Ok(None);
         }

@@ -113,7 +113,8 @@ impl Role {
 
     fn arguments(&self) -> [Arg; 9] {
         let name = |suffix| self.name(suffix);
-        let (url, default) = (name("URL"), self.url_default.unwrap_or("none"));
+        let url = name("URL");
+        let default = self.url_default.unwrap_or("none");
         let auth = |suffix, of: &str| {
             secret(name(suffix), "PASSWORD", format!("Password, or user:password, of {of}"))
         };

@@ -67,7 +67,8 @@ impl RedisClock {
     /// estimate changes only if it is out of bounds, and then no further than it must (Cristian,
     /// 1989): a slow reply has little effect.
     pub(crate) fn observe(&self, redis_now: Time, sent: Time, received: Time) {
-        let (least, most) = (ahead(redis_now, received), ahead(redis_now, sent));
+        let least = ahead(redis_now, received);
+        let most = ahead(redis_now, sent);
         let estimate = self.ahead.load(Relaxed);
         let better = estimate.clamp(least, most.max(least));
         if better != estimate {

@@ -68,7 +68,8 @@ impl View {
             .into_iter()
             .map(|reply| reply.extract_error().map_err(|error| error.to_string()));
         let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
-        let (slots, info) = (next()?, next()?);
+        let slots = next()?;
+        let info = next()?;
         let Value::Array(entries) = slots else {
             return Err("unexpected reply to CLUSTER SLOTS".to_owned());
         };
@@ -92,7 +93,9 @@ pub(crate) async fn ask<'n>(
     nodes: &[&'n LookupConnection],
 ) -> Result<(&'n LookupConnection, View), String> {
     let mut rest = nodes.iter().peekable();
-    let (mut asked, mut failure, mut minority) = (FuturesUnordered::new(), String::new(), None);
+    let mut asked = FuturesUnordered::new();
+    let mut failure = String::new();
+    let mut minority = None;
     loop {
         if let Some(node) = rest.next() {
             asked.push(ask_node(node));
@@ -144,7 +147,8 @@ fn range(entry: &Value) -> Option<Range> {
     };
     // Nil or "?": the node does not know its name, or is configured not to publish it.
     let host = text(host).filter(|host| *host != "?").unwrap_or_default();
-    let (first, last) = (number(first)?, number(last)?);
+    let first = number(first)?;
+    let last = number(last)?;
     let is_valid = first <= last && last < SLOTS;
     is_valid.then_some(Range {
         first,

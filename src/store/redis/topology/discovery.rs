@@ -39,7 +39,8 @@ pub(crate) async fn run(pool: &NodePool) {
             Deployment::Cluster(_) => (ask_cluster(pool).await, CLUSTER_INTERVAL),
         };
         pool.record_discovery(discovered.err());
-        let (is_settled, pause) = (pool.is_settled(), pauses.pause());
+        let is_settled = pool.is_settled();
+        let pause = pauses.pause();
         let interval = if is_settled { jittered(interval) } else { pause };
         tokio::select! {
             () = tokio::time::sleep_until(began + interval) => if is_settled {

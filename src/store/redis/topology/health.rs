@@ -161,7 +161,8 @@ impl Health {
 
     /// Does not affect the breaker.
     pub(crate) fn record_fault(&self, kind: FaultKind, cause: &str) {
-        let (record, cause) = (&self.faults[kind as usize], short(cause));
+        let record = &self.faults[kind as usize];
+        let cause = short(cause);
         let now = self.clock.now().as_micros();
         record.last.store(now, Relaxed);
         // Another holder of the lock has a cause that is as new.
@@ -301,7 +302,8 @@ impl Health {
     fn log_transition(&self, kind: FaultKind, address: &Address) {
         let record = &self.faults[kind as usize];
         let now = self.clock.now();
-        let (first, last) = (record.first.load(Relaxed), record.last.load(Relaxed));
+        let first = record.first.load(Relaxed);
+        let last = record.last.load(Relaxed);
         let age = |since: u64| now.since(Time::from_micros(since));
         let is_quiet = first == 0 || age(last) > QUIET;
         let is_open = self.breaker.is_open();
@@ -370,7 +372,8 @@ mod tests {
                 OversizedReplies::new(OversizedReplies::total(&Metrics::new())),
             )
         };
-        let (starting, serving) = (health(), health());
+        let starting = health();
+        let serving = health();
         serving.record_success();
         for health in [&starting, &serving] {
             health.probe_failed(FaultKind::Unreachable, "no connection");

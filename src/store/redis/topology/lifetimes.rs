@@ -110,7 +110,8 @@ impl UnconfirmedLifetimes {
         let due = unconfirmed.filter(|(key, unconfirmed)| unconfirmed.due <= now && has(key));
         let due = due.map(|(key, unconfirmed)| {
             unconfirmed.since.get_or_insert(now);
-            let (key, secs) = (key.clone(), unconfirmed.secs);
+            let key = key.clone();
+            let secs = unconfirmed.secs;
             DueLifetime { lifetime: Lifetime { key, secs }, addition: unconfirmed.addition }
         });
         due.collect()

@@ -62,7 +62,8 @@ pub(crate) struct NodeParts {
 impl NodeParts {
     /// Connects to a server or a source of the topology.
     pub(crate) fn connector(&self, address: Address) -> Connector {
-        let (dialer, connections) = (self.dialer.clone(), self.connections.clone());
+        let dialer = self.dialer.clone();
+        let connections = self.connections.clone();
         let oversized = OversizedReplies::new(self.oversized.clone());
         Connector::new(address, self.timeouts, dialer, oversized, connections)
     }
@@ -72,7 +73,8 @@ impl Node {
     pub(crate) fn new(address: Address, parts: &NodeParts) -> Self {
         static NODES: AtomicU64 = AtomicU64::new(0);
         let connector = parts.connector(address);
-        let (refresh, oversized) = (parts.refresh.clone(), connector.oversized.clone());
+        let refresh = parts.refresh.clone();
+        let oversized = connector.oversized.clone();
         Self {
             id: NodeId(NODES.fetch_add(1, Relaxed)),
             lookup: LookupConnection::new(&connector),

@@ -38,7 +38,8 @@ pub(crate) async fn run<B: Future<Output = bool> + Send>(
     before_use: impl Fn(Arc<Node>) -> B,
 ) {
     let mut ticks = time::ticks(PROBE_INTERVAL);
-    let (mut recoveries, mut recovering) = (FuturesUnordered::new(), BTreeSet::new());
+    let mut recoveries = FuturesUnordered::new();
+    let mut recovering = BTreeSet::new();
     loop {
         tokio::select! {
             _ = ticks.tick() => for node in &Arc::clone(&pool.topology()).nodes {

@@ -28,7 +28,8 @@ async fn counters_beyond_leases_max_are_exact() {
     let full = || service.metric("tollgate_leases_full_total");
     assert_eq!(full(), u64::from(FURTHER));
 
-    let (leased, further) = (&values[..FURTHER as usize], &values[LEASES_MAX as usize..]);
+    let leased = &values[..FURTHER as usize];
+    let further = &values[LEASES_MAX as usize..];
     for _ in 0..CALLS {
         admits(&service, leased).await;
         admits(&service, further).await;

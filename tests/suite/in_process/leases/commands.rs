@@ -28,7 +28,8 @@ async fn calls_need_few_commands() {
     ] {
         let service = service(limit, "").await;
         // A second begins.
-        let (before, began) = (commands(&service), Instant::now());
+        let before = commands(&service);
+        let began = Instant::now();
         let mut answers = JoinSet::new();
         for call in 0..calls {
             sleep_until(began + Duration::from_micros(call * 1_000_000 / rate)).await;

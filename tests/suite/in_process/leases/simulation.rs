@@ -94,7 +94,8 @@ fn first_failure(
     histories: u64,
     play: impl Fn(u64) -> Kept + Sync,
 ) -> Option<(u64, Broken)> {
-    let (next, failures) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let next = AtomicU64::new(0);
+    let failures = Mutex::new(Vec::new());
     let run = || {
         loop {
             let index = next.fetch_add(1, Relaxed);

@@ -267,7 +267,8 @@ impl World {
         if let Some(fault) = fault {
             self.replica.server.fail_next(1, fault);
         }
-        let (decided, began) = (self.replica.server.decided(), Instant::now());
+        let decided = self.replica.server.decided();
+        let began = Instant::now();
         let answer = self.ask(&hits, deadline).await;
         let (is_instant, has_decided) =
             (began.elapsed().is_zero(), self.replica.server.decided() > decided);
@@ -334,7 +335,9 @@ impl World {
         }
         let checks: Vec<Check> =
             hits.iter().map(|hit| self.counters[hit.counter].asked(hit)).collect();
-        let (mut counters, mut slots, mut firsts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut counters = Vec::new();
+        let mut slots = Vec::new();
+        let mut firsts = Vec::new();
         for hit in hits {
             let slot =
                 firsts.iter().position(|&first| first == hit.counter).unwrap_or(firsts.len());

@@ -168,7 +168,8 @@ impl Database {
             "PING" => Reply::Status("PONG"),
             "SELECT" | "CLIENT SETINFO" | "ASKING" => Reply::Status("OK"),
             "TIME" => {
-                let (seconds, micros) = (now.as_micros() / 1_000_000, now.as_micros() % 1_000_000);
+                let seconds = now.as_micros() / 1_000_000;
+                let micros = now.as_micros() % 1_000_000;
                 Reply::List(vec![Reply::Text(seconds.to_string()), Reply::Text(micros.to_string())])
             }
             "ROLE" => Reply::role("master"),
@@ -273,7 +274,8 @@ impl Database {
         let told = arguments[0].is_empty().then_some(now);
         let now = told.unwrap_or_else(|| Time::from_micros(number(&arguments[0]).unsigned_abs()));
         let mut replies = vec![Reply::Int(now.as_micros().cast_signed())];
-        let (mut keys, mut arguments) = (keys.iter(), arguments[1..].iter());
+        let mut keys = keys.iter();
+        let mut arguments = arguments[1..].iter();
         let mut marks = Marks::default();
         while let Some(argument) = arguments.next() {
             match argument[0] {

@@ -167,7 +167,8 @@ impl<'a> Wanted<'a> {
                 (state.with_spent(after), over, after != spent)
             }
             State::Counter(limit, counter) => {
-                let (call, mut charge) = (self.call(), self.charge);
+                let call = self.call();
+                let mut charge = self.charge;
                 if let Counter::Concurrency(state) = &counter {
                     Charge { cost: charge.cost, full: charge.full, .. } =
                         state.charge_here(&limit, call);
@@ -313,7 +314,8 @@ pub(super) fn decide_all_or_nothing(
         *slot = Slot { state, changed: slot.changed || changed, life: slot.life };
         over
     };
-    let (mut blocked, mut decided) = (false, Vec::new());
+    let mut blocked = false;
+    let mut decided = Vec::new();
     for (key, argument) in checks {
         let wanted = Wanted::read(argument);
         let over = charge(&mut slots, key, &wanted);

@@ -306,7 +306,8 @@ fn shortage_of_file_descriptors_pauses_accept_and_keeps_rules() {
         let count = count.expect("there is a counter");
         count.parse::<u32>().expect("a whole number")
     };
-    let (began, before) = (Instant::now(), attempts());
+    let began = Instant::now();
+    let before = attempts();
     look_until("they try again", || attempts() >= before + 30);
     let made = attempts() - before;
     let pauses = began.elapsed().as_millis() / ACCEPT_PAUSE.as_millis();

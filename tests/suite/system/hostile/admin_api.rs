@@ -17,7 +17,8 @@ const OVERSIZED_BYTES: usize = 10 << 20;
 const FULL: &str = "tollgate_admin_responses_full_total";
 
 fn server() -> Builder {
-    let (limit, keys) = (limit_of(1_000_000_000), rules_with_keys());
+    let limit = limit_of(1_000_000_000);
+    let keys = rules_with_keys();
     TestServer::with_files([("rules.yaml", &*limit), ("keys.yaml", &*keys)]).with_envs(&[
         ("WORKERS", "1"),
         ("DRAIN_PERIOD", "0s"),
@@ -118,7 +119,8 @@ async fn guesses_of_the_token_are_throttled_and_others_are_not() {
     let stop = Arc::new(AtomicBool::new(false));
     let guessing: Vec<_> = (1..=4)
         .map(|last| {
-            let (addr, stop) = (server.admin, stop.clone());
+            let addr = server.admin;
+            let stop = stop.clone();
             thread::spawn(move || {
                 let mut connection = connect_from(last, addr);
                 let mut statuses = Vec::new();

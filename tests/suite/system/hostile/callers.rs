@@ -110,7 +110,8 @@ async fn own_pages_links_and_programs_are_served() {
         .start();
     let port = server.admin.port();
     let own = format!("http://localhost:{port}");
-    let (host, origin) = (format!("host: localhost:{port}"), format!("origin: {own}"));
+    let host = format!("host: localhost:{port}");
+    let origin = format!("origin: {own}");
     let bearer = bearer(TOKEN);
     let of_console = [
         &*host,

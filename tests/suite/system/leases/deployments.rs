@@ -127,7 +127,8 @@ async fn slot_that_moves_under_load_fails_no_call_and_exceeds_no_limit() {
 /// Windows of a second are on a Redis of their own.
 #[tokio::test]
 async fn redis_persecond_exceeds_no_limit() {
-    let (redis, of_seconds) = (RedisProcess::start(), RedisProcess::start());
+    let redis = RedisProcess::start();
+    let of_seconds = RedisProcess::start();
     let settings = [
         ("REDIS_URL", redis.url()),
         ("REDIS_PERSECOND", "true".to_owned()),

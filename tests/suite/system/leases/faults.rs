@@ -36,7 +36,8 @@ async fn killed_process_strands_at_most_its_share() {
 #[tokio::test]
 async fn process_that_drains_gives_all_hits_back() {
     let redis = RedisProcess::start();
-    let (rules, url) = (leased(&per_year(1_000_000), ", lease: 60s"), redis.url());
+    let rules = leased(&per_year(1_000_000), ", lease: 60s");
+    let url = redis.url();
     let start = || {
         let service = replica(TestServer::with_rules(&rules), &url);
         service.with_env("DRAIN_PERIOD", "1s").start()
@@ -61,7 +62,8 @@ async fn process_that_drains_gives_all_hits_back() {
 #[tokio::test]
 async fn processes_that_come_and_go_never_exceed_the_limit() {
     let redis = RedisProcess::start();
-    let (rules, url) = (leased(&per_year(LIMIT), ""), redis.url());
+    let rules = leased(&per_year(LIMIT), "");
+    let url = redis.url();
     let start = || {
         let service = replica(TestServer::with_rules(&rules), &url);
         service.with_env("DRAIN_PERIOD", "100ms").start()
@@ -153,7 +155,8 @@ async fn failover_admits_the_limit_and_what_was_not_replicated() {
     let promoted = server.with_arguments(&of).start();
     look_until("it follows", || promoted.follows_its_master());
     let proxy = Proxy::before(master.port());
-    let (rules, url) = (leased(&per_year(LIMIT), ""), format!("redis://{}", proxy.addr()));
+    let rules = leased(&per_year(LIMIT), "");
+    let url = format!("redis://{}", proxy.addr());
     let start = || replica(TestServer::with_rules(&rules), &url).start();
     let mut fleet = Fleet::on(master, vec![start(), start(), start()]).await;
     let mut admitted = use_some(&fleet).await;

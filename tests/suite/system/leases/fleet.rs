@@ -168,9 +168,13 @@ impl<R> Fleet<R> {
         calls: u64,
         at: impl Fn(u64) -> Duration,
     ) -> Vec<Called> {
-        let (began, clock, at) = (Instant::now(), Clock::system(), &at);
-        let services = self.services.iter();
-        let each = services.flat_map(|service| (0..IN_FLIGHT).map(move |part| (service, part)));
+        let began = Instant::now();
+        let clock = Clock::system();
+        let at = &at;
+        let each = self
+            .services
+            .iter()
+            .flat_map(|service| (0..IN_FLIGHT).map(move |part| (service, part)));
         let called = each.map(async |(service, part)| {
             let mut client = service.client().await;
             let mut called = Vec::new();

@@ -53,7 +53,8 @@ async fn hits_of_a_second_return_to_that_second() {
             };
             called.iter().filter(is_in).count() as u64
         };
-        let (from, to) = (start * MICROS_PER_SECOND, (start + 1) * MICROS_PER_SECOND);
+        let from = start * MICROS_PER_SECOND;
+        let to = (start + 1) * MICROS_PER_SECOND;
         let before = admitted(0, from + MARGIN_MICROS);
         let after = admitted(to - MARGIN_MICROS, u64::MAX);
         let at_least = (called.iter().filter(|called| called.is_admitted).count() as u64)

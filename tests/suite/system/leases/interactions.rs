@@ -178,7 +178,8 @@ async fn clients(fleet: &Fleet) -> [Client; 2] {
 #[tokio::test]
 async fn leased_rules_answer_and_count_as_exact_ones() {
     let (leased, exact) = tokio::join!(fleet("leased"), fleet("exact"));
-    let (mut leased_clients, mut exact_clients) = (clients(&leased).await, clients(&exact).await);
+    let mut leased_clients = clients(&leased).await;
+    let mut exact_clients = clients(&exact).await;
     for line in ROWS.trim().lines() {
         let cells: Vec<&str> = line.split(" | ").collect();
         let [name, domain, steps] = cells[..] else { panic!("three cells, not {line}") };
@@ -229,7 +230,8 @@ fn assert_equal_counters(leased: &Fleet, exact: &Fleet) {
         });
         counters.collect::<BTreeMap<_, _>>()
     };
-    let (leased, exact) = (counters(leased), counters(exact));
+    let leased = counters(leased);
+    let exact = counters(exact);
     assert!(exact.len() > 20, "{exact:?}");
     assert_eq!(leased, exact);
 }
@@ -248,7 +250,8 @@ fn assert_equal_metrics(leased: &Fleet, exact: &Fleet) {
         });
         lines.collect::<BTreeMap<String, f64>>()
     };
-    let (leased, exact) = (series(leased), series(exact));
+    let leased = series(leased);
+    let exact = series(exact);
     for (name, count) in &exact {
         let most = if name.contains("near_limit") {
             // As old as the last reply.
@@ -270,7 +273,8 @@ async fn refund_beyond_use_returns_at_most_what_is_held() {
     for process in [0, 1] {
         let fleet = fleet("leased").await;
         let mut clients = clients(&fleet).await;
-        let (mut used, mut admitted) = (0, 0);
+        let mut used = 0;
+        let mut admitted = 0;
         for _ in 0..40 {
             used += u64::from(clients[0].ask("d", &[("beyond", "")]).await == Code::Ok);
         }

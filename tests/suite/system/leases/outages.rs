@@ -19,8 +19,7 @@ const HELD: &str = "tollgate_leased_hits";
 fn fallbacks(fleet: &Fleet) -> u64 {
     let pages = fleet.services.iter().map(|service| service.admin("/metrics"));
     let of_page = |page: String| {
-        let lines = page.lines();
-        let lines = lines.filter(|line| line.starts_with("tollgate_store_fallbacks_total{"));
+        let lines = page.lines().filter(|line| line.starts_with("tollgate_store_fallbacks_total{"));
         let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
         counts.sum::<u64>()
     };
@@ -119,7 +118,8 @@ async fn held_hits_are_used_while_redis_is_slower_than_store_timeout() {
 async fn slow_redis_admits_the_limit_and_fails_no_call() {
     let redis = RedisProcess::start();
     let proxy = Proxy::before(redis.port());
-    let (rules, url) = (leased(&per_year(LIMIT), ""), format!("redis://{}", proxy.addr()));
+    let rules = leased(&per_year(LIMIT), "");
+    let url = format!("redis://{}", proxy.addr());
     let start = || replica(TestServer::with_rules(&rules), &url).start();
     let fleet = Fleet::on(redis, vec![start(), start()]).await;
     proxy.set(Fault::Delay(Duration::from_millis(200)));

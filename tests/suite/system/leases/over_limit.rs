@@ -54,7 +54,8 @@ async fn leased_equals_exact(algorithm: &str) {
         fleet.sum(&format!("ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"{key}\"}}"))
     };
     for name in ["over_limit", "within_limit", "total_hits"] {
-        let (leased, exact) = (count("key", name), count("exact", name));
+        let leased = count("key", name);
+        let exact = count("exact", name);
         assert!(exact > 0);
         assert_eq!(leased, exact, "{algorithm}: {name}");
     }

@@ -42,7 +42,8 @@ async fn changes_lose_no_count(algorithm: &str) {
         is_done.set(true);
     };
     let load = async {
-        let (mut offered, mut admitted) = (0, 0);
+        let mut offered = 0;
+        let mut admitted = 0;
         while !is_done.get() {
             offered += 2 * CALLS;
             admitted += fleet.paced("v", CALLS, 1_000).await;

@@ -28,7 +28,8 @@ async fn under_load<R>(fleet: &Fleet<R>, changes: impl Future<Output = ()>) -> u
         is_done.set(true);
     };
     let load = async {
-        let (mut offered, mut admitted) = (0, 0);
+        let mut offered = 0;
+        let mut admitted = 0;
         while !is_done.get() {
             offered += 2 * CALLS;
             admitted += fleet.paced("v", CALLS, RATE).await;

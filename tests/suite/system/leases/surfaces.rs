@@ -46,7 +46,8 @@ async fn counters_and_console_show_what_is_held() {
         used == Some(held.iter().sum::<u64>() + calls)
     })
     .await;
-    let (here, there) = (held(one).expect("a number"), held(other).expect("a number"));
+    let here = held(one).expect("a number");
+    let there = held(other).expect("a number");
     assert!(here > 0 && there > 0, "{here} and {there}");
     one.assert_metric("tollgate_leased_hits", figure(here));
 
@@ -93,7 +94,8 @@ fn figure(count: u64) -> f64 {
 
 #[tokio::test]
 async fn feed_log_and_spans_name_leases_as_source() {
-    let (redis, collector) = (RedisProcess::start(), Collector::start());
+    let redis = RedisProcess::start();
+    let collector = Collector::start();
     let server = TestServer::with_rules(&rules(200, "consistency: leased"))
         .with_envs(&[
             ("REDIS_URL", &redis.url()),

@@ -154,7 +154,8 @@ fn errors_never_quote_the_text() {
 #[test]
 fn each_part_of_redis_auth_wins_over_the_url() {
     for [url, auth, user, password] in rows(AUTH) {
-        let (url, auth) = (url.unwrap_or_default(), auth.unwrap_or_default());
+        let url = url.unwrap_or_default();
+        let auth = auth.unwrap_or_default();
         let address = parsed(&url).with_credentials(Reloadable::new(Secret::new(&*auth)));
         assert_eq!(credentials(&address), (user, password), "{url} {auth}");
     }

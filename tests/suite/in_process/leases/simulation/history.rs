@@ -108,7 +108,9 @@ impl History {
         });
         let steps = steps.collect();
         let mut rate = |most| if rng.bool() { 0 } else { rng.u64(0..most) };
-        let (lost, unanswered, unsent) = (rate(150), rate(150), rate(100));
+        let lost = rate(150);
+        let unanswered = rate(150);
+        let unsent = rate(100);
         let network = Network {
             delay: rng.choice([200, 2_000, 20_000, 100_000]).unwrap_or(200),
             timeout: Span::from_micros(rng.choice([100_000, 500_000]).unwrap_or(0)),

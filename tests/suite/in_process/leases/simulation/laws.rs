@@ -84,7 +84,9 @@ impl Admitted {
         for ends in (0..parts).map(|part| start.as_micros() + part * width) {
             let begins = ends - (parts - 1) * width;
             let period = Time::from_micros(begins)..=Time::from_micros(ends);
-            let (mut admitted, mut allowed, mut most) = (0, 0, 0);
+            let mut admitted = 0;
+            let mut allowed = 0;
+            let mut most = 0;
             for window in self.windows.range(period).map(|(_, window)| window) {
                 admitted += window.admitted;
                 allowed += window.refunded;

@@ -66,7 +66,8 @@ impl Store {
             Algorithm::FixedWindow => at,
             _ => now,
         };
-        let (grants_above_limit, most) = (self.grants_above_limit, self.most);
+        let grants_above_limit = self.grants_above_limit;
+        let most = self.most;
         let counter = self.counter(&limit, charged_at);
         let before = counter.spent_at(&limit, charged_at);
         let mut reply = Reply {

@@ -147,7 +147,8 @@ impl<'h> World<'h> {
         match step.act {
             Act::Call(hits, caller) => self.call(index, hits, caller)?,
             Act::Peek => {
-                let (limit, now) = (replica.limit, self.server_time(index));
+                let limit = replica.limit;
+                let now = self.server_time(index);
                 if let Some(entry) = self.replicas[index].entry(limit) {
                     entry.peek(now)?;
                 }
@@ -177,7 +178,8 @@ impl<'h> World<'h> {
     }
 
     fn call(&mut self, index: usize, hits: u64, caller: Caller) -> Kept {
-        let (now, core_now) = (self.server_time(index), self.core_time(index));
+        let now = self.server_time(index);
+        let core_now = self.core_time(index);
         let replicas = self.replicas.len();
         let replica = &mut self.replicas[index];
         let limit = replica.limit;

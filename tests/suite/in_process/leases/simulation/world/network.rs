@@ -151,7 +151,8 @@ impl World<'_> {
                     Ok(reply) => (Settled::Used, Some(reply.counter)),
                     Err(_) => (Settled::Failed, None),
                 };
-                let (limit, now) = (self.requests[id].limit, self.core_time(index));
+                let limit = self.requests[id].limit;
+                let now = self.core_time(index);
                 let replica = &mut self.replicas[index];
                 if let Some((counter, entry)) = counter.zip(replica.entry(limit)) {
                     entry.observe(counter, now)?;
@@ -192,7 +193,8 @@ impl World<'_> {
         settled: Settled,
     ) -> Kept {
         let Request { replica: index, limit, command, .. } = self.requests[id];
-        let (now, reserved) = (self.core_time(index), asked.reserved());
+        let now = self.core_time(index);
+        let reserved = asked.reserved();
         if let Some(entry) = self.replicas[index].entry(limit) {
             entry.settle(asked, settled, now)?;
         }
@@ -204,8 +206,11 @@ impl World<'_> {
 
     fn take_ends(&mut self, id: usize, take: Take, reply: Result<Reply, Effect>) -> Kept {
         let request = &self.requests[id];
-        let (index, limit, command) = (request.replica, request.limit, request.command);
-        let (sent_at, now) = (request.sent_at, self.core_time(index));
+        let index = request.replica;
+        let limit = request.limit;
+        let command = request.command;
+        let sent_at = request.sent_at;
+        let now = self.core_time(index);
         let reply = match (reply, self.mistake) {
             (Err(Effect::Unknown), Some(Mistake::UseUnknownTake)) => Ok(Reply {
                 over: false,
@@ -241,7 +246,9 @@ impl World<'_> {
         reply: Result<Reply, Effect>,
     ) -> Kept {
         let request = &self.requests[id];
-        let (index, limit, command) = (request.replica, request.limit, request.command);
+        let index = request.replica;
+        let limit = request.limit;
+        let command = request.command;
         let was_applied = request.reply.as_ref().is_some_and(|reply| reply.is_applied);
         let now = self.core_time(index);
         let outcome = match reply {
