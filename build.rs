@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes what `src/proto.rs` includes, by a compiler in Rust, so that a build needs no protoc.
+/// Writes what `src/base/proto.rs` includes, by a compiler in Rust, so that a build needs no protoc.
 fn generate(out: &Path) -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let mut served = compiler()?;
@@ -102,7 +102,7 @@ fn generate_server(out: &Path, served: FileDescriptorSet) -> Result<(), Box<dyn 
         .build_transport(false)
         .codec_path("crate::api::codec::RateLimitCodec")
         .extern_path(".envoy.service.ratelimit.v3.RateLimitRequest", "::prost::bytes::Bytes")
-        .extern_path(".envoy", "crate::proto::envoy")
+        .extern_path(".envoy", "crate::base::proto::envoy")
         .out_dir(out)
         .compile_fds(served)?;
     Ok(())

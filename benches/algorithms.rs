@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, FromRedisValue, Value};
 use tempfile::TempDir;
-use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Check, CheckRequest, Hits, Key};
-use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::check::{Check, CheckRequest, Hits, Key};
+use tollgate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use tollgate::rules::key::{KeyFormat, KeyHead, KeyTail, counter_key};
 use tollgate::rules::query::Entry;
 use tollgate::store::memory::Counters;

@@ -15,13 +15,13 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit, rate_limit,
 };
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate::base::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 /// A bare default tonic server with a constant answer, to compare Tollgate with.
 #[derive(Parser)]

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tollgate::base::time::Time;
-use tollgate::config::{self, CompileOptions, Source};
+use tollgate::rules::config::{self, CompileOptions, Source};
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{Query, RuleSet};

@@ -27,11 +27,11 @@ use crate::api::rls::Rls;
 use crate::api::rls::generated::rate_limit_service_server::RateLimitServiceServer;
 use crate::api::socket::{Accepted, ConnectionStream};
 use crate::api::trial::TrialRls;
+use crate::base::http::budget::HttpMetrics;
+use crate::base::net::client::ADMIN_PORT;
 use crate::base::runtime::Thread;
 use crate::base::shutdown::Lifecycle;
-use crate::http::budget::HttpMetrics;
 use crate::limiter::{self, Limiter};
-use crate::net::client::ADMIN_PORT;
 use crate::telemetry::metric::Metrics;
 use crate::telemetry::traces::Traces;
 use crate::trial::Trial;
@@ -180,7 +180,7 @@ impl Api {
             });
         tokio::join!(
             self.connections.serve(grpc, admission, stopping),
-            crate::http::serve(
+            crate::base::http::serve(
                 http_incoming,
                 self.http_routes(limiter),
                 stopping,
@@ -223,9 +223,12 @@ impl Api {
             .route("/json", any(json::answer).with_state(json))
             .route(
                 "/healthcheck",
-                any(crate::http::health::healthcheck).with_state(self.lifecycle.clone()),
+                any(crate::base::http::health::healthcheck).with_state(self.lifecycle.clone()),
             )
-            .route("/ready", get(crate::http::health::ready).with_state(self.lifecycle.clone()))
+            .route(
+                "/ready",
+                get(crate::base::http::health::ready).with_state(self.lifecycle.clone()),
+            )
             .fallback(async || {
                 (
                     StatusCode::NOT_FOUND,

@@ -11,3 +11,4 @@ mod core;
 mod port_holder;
 mod rules;
 pub(crate) mod run;
+pub mod settings;

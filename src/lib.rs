@@ -4,59 +4,39 @@
 //!
 //! ```text
 //! main
-//! cli                      arguments and presentation of the commands
-//! app                      builds, runs and drains the components
-//! settings                 resolves flags and environment once
-//! console                  pages for operators
-//! admin                    operator-facing HTTP
-//! what_if                  what other rules would do: simulate, cases, replay, diff, check
-//! api                      Envoy-facing servers
-//! trial                    forwards to another rate limit service, and compares
-//! limiter                  one decision
-//! rule_source              loads, edits, compiles and publishes rules
-//! observe                  top keys, over-limit feed, redaction
-//! store       config       memory and Redis counters | YAML and xDS to rules
-//! report                   what operators read
-//! algorithm   rules        pure decisions           | matching, keys, the live rule set
-//! check                    the request to a store and its result
-//! limit  telemetry  http   what may be counted | logs, metrics, traces | HTTP listeners
-//! base  net  file_watch  proto
+//! cli                    arguments and presentation of the commands
+//! app                    settings; builds, runs and drains the components
+//! operator               statistics, admin port and console: what people on call read and do
+//! what_if                what other rules would do: simulate, cases, replay, diff, check
+//! api                    Envoy-facing servers
+//! trial                  forwards to another rate limit service, and compares
+//! limiter                one decision
+//! report                 what operators read: typed, without I/O
+//! store       rules      memory and Redis counters | sources and compiler of rules; matching, keys
+//! limits                 what may be counted: limits, checks, pure decisions
+//! telemetry              logs, metrics, traces
+//! base                   time, text, net, HTTP listeners, watched files
 //! ```
 //!
 //! `docs/architecture.md` follows one request through them.
 
 pub mod base;
-pub mod file_watch;
-pub mod net;
-pub mod proto;
 
-pub mod http;
-pub mod limit;
+pub mod limits;
 pub mod telemetry;
 
-pub mod check;
-
-pub mod algorithm;
 pub mod report;
 pub mod rules;
-
-pub mod config;
-pub mod observe;
 pub mod store;
 
 pub mod limiter;
-pub mod rule_source;
 pub mod trial;
 
 pub mod api;
 mod what_if;
 
-pub mod admin;
+pub mod operator;
 
-pub(crate) mod console;
-
-pub mod settings;
-
-mod app;
+pub mod app;
 
 pub mod cli;

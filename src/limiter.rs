@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use crate::base::time::{Clock, Span, Time};
-use crate::check::Blocked;
 use crate::limiter::combine::combine;
 use crate::limiter::decision::Decision;
 use crate::limiter::fallback::{Fallback, WaitingCall};
 use crate::limiter::queue::{Queue, QueueMetrics, QueuePermit};
 use crate::limiter::response::Response;
+use crate::limits::check::Blocked;
 use crate::rules::query::Query;
 use crate::rules::{LiveRules, Plan};
 use crate::store::{Backend, Store};

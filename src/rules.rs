@@ -1,4 +1,5 @@
-//! Rules: matching a request to them, and the names and keys of their counters.
+//! Rules: matching a request to them, and the names and keys of their counters. [`config`] reads
+//! them, and [`source`] loads and publishes them.
 //!
 //! Matching is pure: no clock, no I/O, no lock. Only [`live`] and [`stats`], which threads share,
 //! have atomics and a lock.
@@ -16,6 +17,7 @@ pub(crate) use step::OWN_LIMIT;
 pub use step::{Link, Step};
 pub use tree::RuleSet;
 
+pub mod config;
 mod enforced_share;
 pub mod explain;
 pub mod key;
@@ -25,6 +27,7 @@ pub(crate) mod metric_name;
 pub mod plan;
 pub mod query;
 mod rule;
+pub mod source;
 pub mod stats;
 mod step;
 pub mod tree;

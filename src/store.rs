@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, Time};
-use crate::check::{
+use crate::limits::check::{
     Check, CheckError, CheckRequest, Decisions, Hits, Reading, StoreError, Verdicts,
 };
 pub(crate) use crate::store::redis::status::NodeStatus;

@@ -23,9 +23,9 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use crate::base::file_watch::Reloaded;
 use crate::base::time::{Clock, Time};
-use crate::file_watch::Reloaded;
-use crate::observe::redact::{DescriptorView, Quoted, Values};
+use crate::operator::observe::redact::{DescriptorView, Quoted, Values};
 use crate::report::comparison::{Disagreement, TrialView};
 use crate::rules::query::Query;
 use crate::telemetry::metric::{Counter, Histogram, Metrics, Series, Source};

@@ -9,31 +9,31 @@ use std::path::{Path, PathBuf};
 /// and the folder of the same name.
 const MAY_IMPORT: &str = "
 base:
-proto:
-net: base
-telemetry: base net proto
-file_watch: base telemetry
-http: base telemetry
-limit: base
-check: base limit
-algorithm: base check limit
-rules: base check limit telemetry
-report: base check limit rules
-config: base limit report rules telemetry
-store: algorithm base check file_watch limit net telemetry
-observe: base check report rules telemetry
-limiter: base check limit observe report rules store telemetry
-rule_source: base config file_watch limit net proto report rules telemetry
-trial: base check file_watch net observe report rules telemetry
-api: base check file_watch http limit limiter net observe proto report rules telemetry trial
-what_if: api base check config limit limiter proto report rules store telemetry
-admin: api base check file_watch http limit limiter net observe report rule_source rules
+base/proto:
+base/net: base
+telemetry: base base/net base/proto
+base/file_watch: base telemetry
+base/http: base telemetry
+limits: base
+limits/check: base limits
+limits/algorithm: base limits/check limits
+rules: base limits/check limits telemetry
+report: base limits/check limits rules
+rules/config: base limits report rules telemetry
+store: limits/algorithm base limits/check base/file_watch limits base/net telemetry
+operator/observe: base limits/check report rules telemetry
+limiter: base limits/check limits operator/observe report rules store telemetry
+rules/source: base rules/config base/file_watch limits base/net base/proto report rules telemetry
+trial: base limits/check base/file_watch base/net operator/observe report rules telemetry
+api: base limits/check base/file_watch base/http limits limiter base/net operator/observe base/proto report rules telemetry trial
+what_if: api base limits/check rules/config limits limiter base/proto report rules store telemetry
+operator/admin: api base limits/check base/file_watch base/http limits limiter base/net operator/observe report rules/source rules
     store telemetry trial
-console: admin base check limit limiter observe report rule_source rules store telemetry trial
-settings: admin api base limiter rule_source store telemetry trial
-app: admin api base config console file_watch http limiter observe rule_source rules
-    settings store telemetry trial
-cli: api app base config limit limiter net observe report rule_source rules settings store telemetry
+operator/console: operator/admin base limits/check limits limiter operator/observe report rules/source rules store telemetry trial
+app/settings: operator/admin api base limiter rules/source store telemetry trial
+app: operator/admin api base rules/config operator/console base/file_watch base/http limiter operator/observe rules/source rules
+    app/settings store telemetry trial
+cli: api app base rules/config limits limiter base/net operator/observe report rules/source rules app/settings store telemetry
     what_if
 ";
 
@@ -45,14 +45,14 @@ type Absence =
 /// excepted.
 const ABSENT: &[Absence] = &[
     (
-        &["limit", "check", "algorithm"],
+        &["limits", "limits/check", "limits/algorithm"],
         &[],
         PURE,
         "these decide: no clock, I/O, lock, async or protobuf",
     ),
     (
         &["rules"],
-        &["rules/live", "rules/stats"],
+        &["rules/config", "rules/live", "rules/source", "rules/stats"],
         PURE,
         "matching is pure; only rules/live.rs and rules/stats.rs are shared by threads",
     ),
@@ -72,16 +72,16 @@ const ABSENT: &[Absence] = &[
     (
         &[
             "base",
-            "limit",
-            "check",
-            "algorithm",
+            "limits",
+            "limits/check",
+            "limits/algorithm",
             "rules",
-            "config",
+            "rules/config",
             "store",
             "limiter",
-            "rule_source",
+            "rules/source",
         ],
-        &["rule_source/xds"],
+        &["base/proto", "rules/source/xds"],
         &["prost", "tonic"],
         "only api and rule_source/xds use protobuf",
     ),
@@ -151,20 +151,20 @@ const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 100;
 
 /// Names side by side in `src`: a file and its folder are one. Without `main` and `lib`.
-const NAMES_MAX: usize = 24;
+const NAMES_MAX: usize = 13;
 
 /// The operator tools: everything that only operators use. All else is the core, which serves
 /// requests.
 const OPERATOR_TOOLS: &[&str] = &[
     "report",
-    "observe",
+    "operator/observe",
     "what_if",
     "trial",
     "api/trial",
-    "admin",
-    "console",
+    "operator/admin",
+    "operator/console",
     "app/console",
-    "rule_source/edit",
+    "rules/source/edit",
     "cli",
 ];
 /// Commands that are not tools: the service itself, and what all commands share.

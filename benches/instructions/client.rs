@@ -10,10 +10,10 @@ use h2::client::{self, Connection, ResponseFuture, SendRequest};
 use http::Request;
 use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use tollgate::base::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 use crate::socket::Socket;
 

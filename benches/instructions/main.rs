@@ -19,7 +19,7 @@ use std::sync::mpsc;
 use std::task::Poll;
 
 use tokio::runtime::{Builder, Runtime};
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 use client::Client;
 use scripted_redis::ScriptedRedis;

@@ -7,10 +7,10 @@ use h2::RecvStream;
 use http::{HeaderMap, Request, StatusCode, Version};
 use prost::Message as _;
 
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use tollgate::base::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 use crate::load::args::{Args, Pick};
 use crate::load::tally::Fate;

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use libfuzzer_sys::fuzz_target;
 use tollgate::base::time::{Span, Time};
-use tollgate::limit::Share;
+use tollgate::limits::Share;
 use tollgate::store::redis::fallback::peers::Peers;
 
 const START: Time = Time::from_micros(1_700_000_000_000_000);

@@ -15,7 +15,7 @@ use tollgate::api::Api;
 use tollgate::api::connection::{ConnectionLimits, Connections};
 use tollgate::api::socket::{Accepted, OpenGuard};
 use tollgate::base::shutdown::Lifecycle;
-use tollgate::http::budget::HttpMetrics;
+use tollgate::base::http::budget::HttpMetrics;
 use tollgate::telemetry::metric::{Gauge, Metrics};
 use tollgate::telemetry::traces::Traces;
 

@@ -11,7 +11,7 @@ use tollgate::api::decode::{self, QueryError};
 use tollgate::api::request_size::DESCRIPTORS_MAX;
 use tollgate::base::time::{ManualClock, Span};
 use tollgate::limiter::Limiter;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::telemetry::metric::Metrics;
 
 #[path = "../service.rs"]

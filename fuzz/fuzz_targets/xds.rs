@@ -6,8 +6,8 @@
 use libfuzzer_sys::fuzz_target;
 use prost::Message as _;
 use prost_types::Any;
-use tollgate::config::CompileOptions;
-use tollgate::rule_source::xds;
+use tollgate::rules::config::CompileOptions;
+use tollgate::rules::source::xds;
 use tollgate::rules::stats::StatsTable;
 use tollgate::telemetry::metric::Metrics;
 

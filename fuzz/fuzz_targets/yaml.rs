@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::config::{self, CompileOptions, Source};
+use tollgate::rules::config::{self, CompileOptions, Source};
 use tollgate::rules::stats::StatsTable;
 use tollgate::telemetry::metric::Metrics;
 

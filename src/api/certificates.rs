@@ -13,8 +13,8 @@ use rustls::server::NoServerSessionStorage;
 use rustls::sign::SingleCertAndKey;
 
 use crate::api::tls::Tls;
-use crate::file_watch::{FileSet, Loads, Reloaded};
-use crate::net::tls::{self, Identity, PemError, PemFile};
+use crate::base::file_watch::{FileSet, Loads, Reloaded};
+use crate::base::net::tls::{self, Identity, PemError, PemFile};
 use crate::telemetry::metric::Metrics;
 
 /// The protocol that is negotiated.

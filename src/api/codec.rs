@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
 use crate::api::request_size::MESSAGE_BYTES_MAX;
-use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use crate::base::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 /// Most messages fit; the buffer of a longer one grows.
 const BUFFER_BYTES: usize = 256;

@@ -5,17 +5,16 @@ use prost_types::{Duration, ListValue, Struct, Value};
 use tonic::Status;
 
 use crate::api::request_size::RequestSize;
+use crate::base::proto::envoy::config::core::v3::HeaderValue;
+use crate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit, rate_limit::Unit as WireUnit,
+};
+use crate::base::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::base::time::{Span, Time};
-use crate::check::Hits;
-use crate::limit::{Limit, Unit};
 use crate::limiter::response::{Header, Response, Status as OurStatus};
 use crate::limiter::{self, LimiterError};
-use crate::proto::envoy::config::core::v3::HeaderValue;
-use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as WireUnit;
-use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code, DescriptorStatus, RateLimit,
-};
-use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::limits::check::Hits;
+use crate::limits::{Limit, Unit};
 use crate::rules::Metadata;
 use crate::rules::query::{Descriptor, Entry, Override, Query};
 

@@ -4,8 +4,8 @@
 use anyhow::bail;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::http::budget::Bounds;
-use crate::http::{ADMIN_BOUNDS, SERVICE_BOUNDS};
+use crate::base::http::budget::Bounds;
+use crate::base::http::{ADMIN_BOUNDS, SERVICE_BOUNDS};
 
 /// Open gRPC connections. An Envoy has one or a few, so this is a large fleet. A lower limit of
 /// file descriptors lowers it.

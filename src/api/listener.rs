@@ -19,7 +19,7 @@ use crate::api::bind::{self, SocketFile};
 use crate::api::settings::Settings;
 use crate::api::slots::{Slot, Slots};
 use crate::api::socket::{Accepted, OpenGuard};
-use crate::http::accept::AcceptErrors;
+use crate::base::http::accept::AcceptErrors;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// The listeners for Envoy, bound.

@@ -8,9 +8,9 @@ use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageD
 use serde_json::Value;
 
 use crate::api::request_size::RequestSize;
-use crate::limit::EXACT_MAX;
-use crate::proto::DESCRIPTOR_SET;
-use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use crate::base::proto::DESCRIPTOR_SET;
+use crate::base::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use crate::limits::EXACT_MAX;
 
 /// A valid request, for errors.
 pub(crate) const EXAMPLE: &str =

@@ -13,7 +13,7 @@ use tonic::service::Routes;
 use tonic_reflection::server::{Builder, Error};
 use tower::Service;
 
-use crate::proto::DESCRIPTOR_SET;
+use crate::base::proto::DESCRIPTOR_SET;
 
 /// The methods of both versions, as routes of axum.
 pub(crate) const PATHS: [&str; 2] = [

@@ -11,8 +11,8 @@ use crate::api::call_metrics::RlsMetrics;
 use crate::api::convert;
 use crate::api::decode::{self, QueryError};
 use crate::api::rls::generated::rate_limit_service_server::RateLimitService;
+use crate::base::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::limiter::Limiter;
-use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::rules::query::Query;
 use crate::telemetry::traces::{LiveSpan, Traces};
 

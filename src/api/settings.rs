@@ -8,9 +8,9 @@ use rustls::pki_types::ServerName;
 
 use crate::api::certificates::{Clients, Files};
 use crate::api::connection::ConnectionLimits;
+use crate::base::net::tls::{Identity, PemFile};
 use crate::base::parse;
 use crate::base::time::Span;
-use crate::net::tls::{Identity, PemFile};
 
 /// By default half of the cores are workers. Clients, Redis and the kernel's network stack need the
 /// others, and fewer workers send larger batches: on two cores one worker takes a fifth less CPU

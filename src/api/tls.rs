@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::net::peers;
+use crate::base::net::peers;
 use crate::telemetry::metric::{Counter, Metrics};
 
 /// Time for a client to send its ClientHello, which every client sends at once.
@@ -130,7 +130,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silent_client_is_closed_after_the_hello_timeout() {
-        let config = ServerConfig::builder_with_provider(crate::net::tls::provider())
+        let config = ServerConfig::builder_with_provider(crate::base::net::tls::provider())
             .with_safe_default_protocol_versions();
         // No handshake gets as far as to need a certificate.
         let config = config

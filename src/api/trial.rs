@@ -24,7 +24,7 @@ use crate::api::trial::upstream::{Forwarded, UpstreamReply};
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
 use crate::limiter::Limiter;
-use crate::observe::redact::{DescriptorView, Quoted};
+use crate::operator::observe::redact::{DescriptorView, Quoted};
 use crate::report::outcome::Outcome;
 use crate::rules::query::Query;
 use crate::trial::Worker;

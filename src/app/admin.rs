@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use axum::Router;
 
-use crate::admin::api::Api;
-use crate::admin::api::actions::Actions;
-use crate::admin::api::counters::Counters;
-use crate::admin::api::rules::Rules as RuleAnswers;
-use crate::admin::api::token::{TokenCheck, TokenOptions};
-use crate::admin::api::top::Top;
-use crate::admin::api::viewer::Viewers;
-use crate::admin::{self, Admin, Pages};
 use crate::app::background::Background;
 use crate::app::console::{Shown, console};
 use crate::app::core::Core;
-use crate::http::accept::AcceptErrors;
-use crate::http::budget::{Bounds, HttpMetrics};
-use crate::http::callers::Callers;
-use crate::http::response_budget::ResponseBudget;
+use crate::base::http::accept::AcceptErrors;
+use crate::base::http::budget::{Bounds, HttpMetrics};
+use crate::base::http::callers::Callers;
+use crate::base::http::response_budget::ResponseBudget;
 use crate::limiter::Observers;
-use crate::observe::feed::OverLimitFeed;
+use crate::operator::admin::api::Api;
+use crate::operator::admin::api::actions::Actions;
+use crate::operator::admin::api::counters::Counters;
+use crate::operator::admin::api::rules::Rules as RuleAnswers;
+use crate::operator::admin::api::token::{TokenCheck, TokenOptions};
+use crate::operator::admin::api::top::Top;
+use crate::operator::admin::api::viewer::Viewers;
+use crate::operator::admin::{self, Admin, Pages};
+use crate::operator::observe::feed::OverLimitFeed;
 
 /// The bound admin listener.
 pub(super) struct AdminPort {
@@ -133,7 +133,7 @@ fn serve(
 mod tests {
     use std::collections::BTreeSet;
 
-    use crate::console::Console;
+    use crate::operator::console::Console;
 
     use super::*;
 

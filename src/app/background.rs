@@ -2,8 +2,8 @@
 
 use futures_util::future::{LocalBoxFuture, join_all};
 
+use crate::base::file_watch::{FileWatch, Watched};
 use crate::base::runtime::Thread;
-use crate::file_watch::{FileWatch, Watched};
 
 type Start = Box<dyn FnOnce(&mut Running) -> anyhow::Result<()>>;
 

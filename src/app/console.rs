@@ -1,11 +1,11 @@
 //! Gives the console the parts of the process that it shows.
 
-use crate::admin::api::Api;
 use crate::app::core::Core;
 use crate::app::rules::Rules;
-use crate::console::Console;
-use crate::console::parts::{Parts, RecentReads};
-use crate::observe::redact::Values;
+use crate::operator::admin::api::Api;
+use crate::operator::console::Console;
+use crate::operator::console::parts::{Parts, RecentReads};
+use crate::operator::observe::redact::Values;
 use crate::trial::Trial;
 
 /// The components that the pages show.

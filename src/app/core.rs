@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::app::background::Background;
+use crate::app::settings::Settings;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::Clock;
-use crate::config::metric_mapping;
 use crate::rules::LiveRules;
-use crate::settings::Settings;
+use crate::rules::config::metric_mapping;
 use crate::store::settings::BackendChoice;
 use crate::store::watch::StoreWatch;
 use crate::store::{Backend, memory, redis};

@@ -9,9 +9,9 @@ use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::github::annotation;
 use crate::cli::output::{CliError, counted, json, print};
-use crate::config::Source;
 use crate::report::{CaseReport, Severity};
-use crate::rule_source::files::read_cases;
+use crate::rules::config::Source;
+use crate::rules::source::files::read_cases;
 use crate::what_if::cases::case::CaseFile;
 use crate::what_if::cases::{play, read};
 

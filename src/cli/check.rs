@@ -8,10 +8,10 @@ use crate::cli::check::format::Format;
 use crate::cli::check::report::Report;
 use crate::cli::input::{Input, compile_options};
 use crate::cli::output::{CliError, counted};
-use crate::config::error::in_file_order;
-use crate::config::{self, Source};
 use crate::report::Severity;
-use crate::rule_source::settings::Reading;
+use crate::rules::config::error::in_file_order;
+use crate::rules::config::{self, Source};
+use crate::rules::source::settings::Reading;
 
 mod environment;
 mod format;

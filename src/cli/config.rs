@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Arg, Args as _, Command};
 
+use crate::app::settings::Settings;
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
 use crate::cli::output::{CliError, Format, json, print};
 use crate::cli::serve;
 use crate::cli::table::table;
 use crate::report::effective::{EffectiveSetting, EffectiveSettings, SettingSource};
-use crate::settings::Settings;
 
 /// As secrets are shown.
 const HIDDEN: &str = "<hidden>";

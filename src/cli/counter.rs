@@ -12,7 +12,7 @@ use crate::base::text::{Escaped, Text};
 use crate::cli::fetch::{self, Response, Service, encoded};
 use crate::cli::output::{CliError, Format, print, print_error};
 use crate::cli::table::table;
-use crate::limit::Algorithm;
+use crate::limits::Algorithm;
 use crate::report::counter::{CountedIn, CounterChange, CounterView, Entries, Grant, Reset};
 use crate::report::json;
 use crate::rules::explain::Outcome;

@@ -6,7 +6,7 @@ use crate::base::environment::Environment;
 use crate::cli::input;
 use crate::cli::output::CliError;
 use crate::limiter;
-use crate::rule_source::settings::Reading;
+use crate::rules::source::settings::Reading;
 use crate::rules::{KeyFormat, RuleSet};
 use crate::store::settings::Memory;
 use crate::what_if::engine::Engine;

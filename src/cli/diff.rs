@@ -7,7 +7,7 @@ use crate::cli::diff::report::Report;
 use crate::cli::output::{CliError, Format, json, print};
 use crate::limiter;
 use crate::report::change::diff;
-use crate::rule_source::settings::Reading;
+use crate::rules::source::settings::Reading;
 
 mod git;
 mod report;

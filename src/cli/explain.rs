@@ -20,9 +20,9 @@ use crate::cli::output::{CliError, print};
 use crate::cli::words::{self, Words};
 use crate::limiter::{self, Modes};
 use crate::report::counter::CounterList;
-use crate::rule_source::settings::Reading;
 use crate::rules::explain::{Outcome, explain};
 use crate::rules::query::Query;
+use crate::rules::source::settings::Reading;
 
 /// The start of the help.
 pub(crate) const USAGE: &str = "\

@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::base::environment::Environment;
+use crate::base::net::client::{self, ADMIN_PORT};
 use crate::base::text::Escaped;
 use crate::cli::output::CliError;
-use crate::net::client::{self, ADMIN_PORT};
 use crate::report::answer::ErrorBody;
 
 /// The admin port of a service on this machine.

@@ -2,7 +2,7 @@
 
 use clap::{Arg, Args as _, Command};
 
-use crate::settings::Settings;
+use crate::app::settings::Settings;
 
 /// Every command, by what it is for.
 const GROUPS: [(&str, &str); 4] = [

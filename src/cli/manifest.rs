@@ -14,8 +14,8 @@
 //! The lines of a quoted text are not lines of the manifest: their positions are those within the
 //! data.
 
-use crate::config::Source;
-use crate::config::yaml::{self, Location, Node};
+use crate::rules::config::Source;
+use crate::rules::config::yaml::{self, Location, Node};
 
 /// The rules of a manifest.
 #[derive(Debug, Default)]

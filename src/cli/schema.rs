@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use crate::cli::output::{json, print};
-use crate::config::keys::document;
-use crate::config::overlay::OverlayFile;
-use crate::config::schema::reader::Rules;
+use crate::rules::config::keys::document;
+use crate::rules::config::overlay::OverlayFile;
+use crate::rules::config::schema::reader::Rules;
 use crate::what_if::cases::Tests;
 
 /// Arguments of `schema`.

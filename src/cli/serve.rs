@@ -11,11 +11,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::app::banner::Summary;
 use crate::app::build::App;
 use crate::app::run::Signal;
+use crate::app::settings::{Resolved, Settings};
 use crate::base::environment::Environment;
 use crate::base::runtime;
 use crate::cli::output::{CliError, error_line, print};
-use crate::config::error::did_you_mean;
-use crate::settings::{Resolved, Settings};
+use crate::rules::config::error::did_you_mean;
 use crate::telemetry::log::{self, Format, Level, Log};
 
 /// Arguments of `serve`.

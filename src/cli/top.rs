@@ -14,7 +14,7 @@ use crate::base::text::Escaped;
 use crate::cli::fetch::{self, Header, Service, encoded};
 use crate::cli::output::{CliError, Format, print};
 use crate::cli::table::table;
-use crate::observe::top_keys::windows::{By, Window};
+use crate::operator::observe::top_keys::windows::{By, Window};
 use crate::report::top::{KeyHits, TopKeys};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::check::{Blocked, Check, Hits, Source, StoreError, Verdict, Verdicts};
 use crate::limiter::response::Status;
+use crate::limits::check::{Blocked, Check, Hits, Source, StoreError, Verdict, Verdicts};
 use crate::report::outcome::Outcome;
 use crate::rules::query::Query;
 use crate::rules::{Link, Plan, RuleSet, Step};

@@ -8,11 +8,11 @@ use std::fmt::{self, Write as _};
 
 use crate::base::text::Text;
 use crate::base::time::Span;
-use crate::check::Source;
 use crate::limiter::decision::{Counted, Decision};
 use crate::limiter::fallback::Fallback;
 use crate::limiter::response::Response;
-use crate::observe::feed::Crossing;
+use crate::limits::check::Source;
+use crate::operator::observe::feed::Crossing;
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::{Link, OWN_LIMIT, Step};
 use crate::telemetry::traces::LiveSpan;
@@ -209,7 +209,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::check::Hits;
+    use crate::limits::check::Hits;
     use crate::rules::query::Entry;
 
     fn query(value: &str) -> Query<'_> {

@@ -1,6 +1,6 @@
 //! Why a request gets an error instead of a response.
 
-use crate::check::StoreError;
+use crate::limits::check::StoreError;
 use crate::rules::plan::InvalidRequest;
 use crate::rules::query::Query;
 

@@ -6,11 +6,11 @@
 use smallvec::SmallVec;
 
 use crate::base::time::{Clock, Span, Time};
-use crate::check::{
+use crate::limiter::decision::StoreErrors;
+use crate::limits::check::{
     Blocked, Check, CheckError, CheckRequest, Decisions, Hits, Source, StoreError, Verdict,
     Verdicts,
 };
-use crate::limiter::decision::StoreErrors;
 use crate::rules::{Link, OnStoreError, Plan};
 use crate::store::Store;
 use crate::store::watch;

@@ -4,10 +4,10 @@
 use std::fmt::Write as _;
 
 use crate::base::time::Span;
-use crate::limit::Windows;
 use crate::limiter::decision::Decision;
 use crate::limiter::response::{Header, Status};
 use crate::limiter::settings::Settings;
+use crate::limits::Windows;
 use crate::rules::{OnLimit, Rule};
 
 /// The greatest integer of RFC 9651.
@@ -173,8 +173,8 @@ mod tests {
 
     use super::*;
     use crate::base::time::Time;
-    use crate::check::{Blocked, Verdict};
     use crate::limiter::decision::StoreErrors;
+    use crate::limits::check::{Blocked, Verdict};
     use crate::rules::plan::{Modes, plan};
     use crate::rules::query::Query;
     use crate::rules::tree::tests::rules_of;

@@ -4,10 +4,10 @@
 use serde_json::{Map, Value, json};
 
 use crate::base::text::Text;
-use crate::limit::{Unit, Windows};
 use crate::limiter::decision::{Counted, Decision};
 use crate::limiter::response::Status;
 use crate::limiter::warnings::Warning;
+use crate::limits::{Unit, Windows};
 use crate::rules::query::{Descriptor, Override};
 use crate::rules::{Link, Metadata, Rule, Step};
 

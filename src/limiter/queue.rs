@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
-use crate::check::{CheckRequest, Verdict, Verdicts};
+use crate::limits::check::{CheckRequest, Verdict, Verdicts};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 
 /// Requests of one worker that wait for their slot, or may have to once the store has replied.

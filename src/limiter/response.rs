@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::limit::Limit;
+use crate::limits::Limit;
 use crate::rules::Metadata;
 
 /// The response to a request.

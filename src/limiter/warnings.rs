@@ -12,9 +12,9 @@
 //! ```
 
 use crate::base::time::Span;
-use crate::check::{Blocked, Check, Hits, Source, Verdict};
-use crate::limit::{WarnAt, used_percent};
 use crate::limiter::decision::{Counted, Decision};
+use crate::limits::check::{Blocked, Check, Hits, Source, Verdict};
+use crate::limits::{WarnAt, used_percent};
 use crate::rules::Step;
 
 /// A limit that is used from a threshold on.
@@ -100,10 +100,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::Counter;
     use crate::base::time::Time;
-    use crate::check::Key;
-    use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
+    use crate::limits::algorithm::Counter;
+    use crate::limits::check::Key;
+    use crate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 
     const ALGORITHMS: [Algorithm; 4] = [
         Algorithm::FixedWindow,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::named_enum::named_enum;
 use crate::base::text::Escaped;
-use crate::limit::{Limit, Unit};
+use crate::limits::{Limit, Unit};
 
 /// Results of a trial: `/trial`.
 #[derive(Debug, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use serde::{Deserialize, Serialize};
 
 use crate::base::named_enum::named_enum;
-use crate::limit::Algorithm;
+use crate::limits::Algorithm;
 
 /// Keys and values of a descriptor's entries, the outermost first.
 pub(crate) type Entries = Vec<[String; 2]>;

@@ -9,7 +9,7 @@ use std::iter;
 use serde_json::Value;
 
 use crate::base::text::Escaped;
-use crate::limit::{Limit, OverLimitHits, WarnAt};
+use crate::limits::{Limit, OverLimitHits, WarnAt};
 use crate::report::dump::options::{options, period_in_units};
 use crate::report::rule::{DescriptorView, EntryView, LimitView, PeriodView, RuleView};
 use crate::report::serialize::json;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::base::time::Span;
-use crate::check::Source;
-use crate::limit::Limit;
+use crate::limits::Limit;
+use crate::limits::check::Source;
 
 /// A descriptor of a request as one rule set decided it.
 #[derive(Debug, Clone, Default)]

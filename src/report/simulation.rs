@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::base::time::Span;
-use crate::limit::Limit;
+use crate::limits::Limit;
 use crate::report::serialize::{display, micros};
 
 #[derive(Debug, Serialize)]

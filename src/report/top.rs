@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::base::named_enum::named_enum;
-use crate::check::Source;
+use crate::limits::check::Source;
 use crate::report::counter::Entries;
 use crate::rules::stats::counts::HitCounts;
 

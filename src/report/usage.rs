@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::base::time::Time;
-use crate::check::{Check, Reading};
-use crate::limit::{Limit, Unit, Window, Windows, used_percent};
+use crate::limits::check::{Check, Reading};
+use crate::limits::{Limit, Unit, Window, Windows, used_percent};
 use crate::report::counter::CountedIn;
 use crate::rules::Link;
 

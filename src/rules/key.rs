@@ -11,8 +11,8 @@ use percent_encoding::percent_encode_byte;
 use sha2::{Digest as _, Sha256};
 
 use crate::base::named_enum::named_enum;
-use crate::check::{KEY_BYTES_MAX, Key};
-use crate::limit::{Limit, OverLimitHits, Windows};
+use crate::limits::check::{KEY_BYTES_MAX, Key};
+use crate::limits::{Limit, OverLimitHits, Windows};
 use crate::rules::query::Entry;
 
 /// Bytes of the name of a holder. No id of a request or of a session comes near it.

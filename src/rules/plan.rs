@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, CheckRequest, Hits};
-use crate::limit::{Limit, OverLimitHits};
+use crate::limits::check::{Check, CheckRequest, Hits};
+use crate::limits::{Limit, OverLimitHits};
 use crate::rules::key::{self, KeyTail};
 use crate::rules::lookup::{Hop, counted_by};
 use crate::rules::metric_name;

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use crate::base::text::{Text, prefix};
 use crate::base::time::Time;
-use crate::check::Hits;
-use crate::limit::Unit;
+use crate::limits::Unit;
+use crate::limits::check::Hits;
 
 /// Bytes of a descriptor as text.
 const SHOWN_BYTES_MAX: usize = 256;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::base::named_enum::named_enum;
-use crate::check::Leased;
-use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit, WarnAt};
+use crate::limits::check::Leased;
+use crate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit, WarnAt};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTail;
 use crate::rules::stats::counts::{LimitStats, RuleStats};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 
-use crate::check::LeaseEvent;
+use crate::limits::check::LeaseEvent;
 use crate::rules::metric_name;
 use crate::telemetry::mapper::escaped;
 use crate::telemetry::metric::{self, Metrics, Series, Source};

@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use crate::limit::WarnAt;
+use crate::limits::WarnAt;
 use crate::rules::key::KeyFormat;
 use crate::rules::rule::{FurtherLimit, Rule};
 

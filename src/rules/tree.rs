@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use hashbrown::HashMap;
 
-use crate::limit::Terms;
+use crate::limits::Terms;
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::{KeyFormat, KeyHead};
 use crate::rules::query::Entry;
@@ -308,8 +308,8 @@ fn rejects_when_repeated(rule: &Rule) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::config::{self, CompileOptions, Source};
     use crate::rules::KeyFormat;
+    use crate::rules::config::{self, CompileOptions, Source};
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
     use crate::telemetry::metric::Metrics;
 

@@ -11,11 +11,13 @@ use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
-use crate::algorithm::{Counter, decide_all_or_nothing};
 use crate::base::shutdown::StoreProblem;
 use crate::base::time::{Clock, Span, Time, ticks};
-use crate::check::{Call, Check, CheckRequest, Hits, Key, Reading, Verdict, Verdicts, runs};
-use crate::limit::Limit;
+use crate::limits::Limit;
+use crate::limits::algorithm::{Counter, decide_all_or_nothing};
+use crate::limits::check::{
+    Call, Check, CheckRequest, Hits, Key, Reading, Verdict, Verdicts, runs,
+};
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{self, Clock, Span, Time};
-use crate::check::StoreError;
+use crate::limits::check::StoreError;
 use crate::store::redis::Redis;
 use crate::store::watch::diagnosis::{ByCause, Norms, Period, Problem, SLOW};
 use crate::telemetry::metric::{Metrics, Snapshot, Times};

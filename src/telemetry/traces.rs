@@ -9,11 +9,11 @@ use std::sync::Arc;
 use http::HeaderMap;
 use tokio::sync::mpsc;
 
+use crate::base::proto::opentelemetry::proto::common::v1::any_value::Value;
+use crate::base::proto::opentelemetry::proto::trace::v1::status::StatusCode;
+use crate::base::proto::opentelemetry::proto::trace::v1::{Span, Status, span::SpanKind};
 use crate::base::sampling::SampleRate;
 use crate::base::time::Clock;
-use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
-use crate::proto::opentelemetry::proto::trace::v1::status::StatusCode;
-use crate::proto::opentelemetry::proto::trace::v1::{Span, Status, span::SpanKind};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::otlp::options::attribute;
 use crate::telemetry::traces::export::Exporter;

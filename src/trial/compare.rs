@@ -6,7 +6,7 @@
 
 use crate::base::named_enum::named_enum;
 use crate::base::time::{Span, Time};
-use crate::check::Source;
+use crate::limits::check::Source;
 use crate::report::comparison::StatedLimit;
 use crate::report::outcome::Outcome;
 

@@ -6,10 +6,10 @@ use clap::Args;
 use http::Uri;
 
 use crate::base::named_enum::named_enum;
+use crate::base::net::remote::Server;
+use crate::base::net::remote::address::Address;
+use crate::base::net::tls::{ClientTls, Identity, PemFile};
 use crate::base::parse;
-use crate::net::remote::Server;
-use crate::net::remote::address::Address;
-use crate::net::tls::{ClientTls, Identity, PemFile};
 use crate::rules::EnforcedShare;
 use crate::trial::share;
 

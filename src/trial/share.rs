@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::base::file_watch::{FileSet, Reloaded};
 use crate::base::regular_file;
 use crate::base::text::Text;
-use crate::file_watch::{FileSet, Reloaded};
 use crate::rules::EnforcedShare;
 use crate::rules::query::Query;
 use crate::telemetry::metric::{Gauge, Metrics};
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<EnforcedShare, String> {
 mod tests {
     use std::fs;
 
-    use crate::file_watch::Watched as _;
+    use crate::base::file_watch::Watched as _;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::base::named_enum::named_enum;
-use crate::observe::redact::Quoted;
+use crate::operator::observe::redact::Quoted;
 use crate::report::comparison::{Disagreement, TrialRule};
 use crate::telemetry::metric::Series;
 use crate::trial::compare::{Class, Comparison};
@@ -184,7 +184,7 @@ impl RuleTally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::redact::Values;
+    use crate::operator::observe::redact::Values;
     use crate::report::comparison::{Code, DecidedSide};
 
     fn counts(tally: &RuleTally) -> [u64; 4] {

@@ -29,8 +29,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
 use crate::base::backoff::Backoff;
+use crate::base::net::remote::{CONNECT_TIMEOUT, Server};
 use crate::base::time::{Clock, Span, Time};
-use crate::net::remote::{CONNECT_TIMEOUT, Server};
 use crate::trial::reply_budget::ReplyBudget;
 
 /// Marks forwarded calls. A trial that receives one is its own upstream, or that of another trial.

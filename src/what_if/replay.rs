@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::limit::{Algorithm, Limit, Terms};
 use crate::limiter::decision::Decision;
+use crate::limits::{Algorithm, Limit, Terms};
 use crate::report::{KeyReplay, Minute, RuleReplay, RulesReplay};
 use crate::rules::explain::counter_entries;
 use crate::rules::key::{KeyFormat, KeyTail};

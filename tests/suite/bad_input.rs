@@ -6,9 +6,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tonic::Code as Grpc;
 
 use crate::support::http::Connection;

@@ -54,24 +54,26 @@ use serde_json::{Map, Value, json};
 use tollgate::api::call_metrics::RlsMetrics;
 use tollgate::api::decode;
 use tollgate::api::rls::Rls;
+use tollgate::app::settings::Settings;
 use tollgate::base::parse;
-use tollgate::base::time::{Clock, MICROS_PER_SECOND, ManualClock, Span, Time};
-use tollgate::config::error::Finding;
-use tollgate::config::{self, CompileOptions, Source, yaml};
-use tollgate::limiter::fallback::Fallback;
-use tollgate::limiter::{self, Observers, Parts};
-use tollgate::observe::feed::OverLimitFeed;
-use tollgate::observe::redact::Values;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus,
+};
+use tollgate::base::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate::base::time::{Clock, MICROS_PER_SECOND, ManualClock, Span, Time};
+use tollgate::limiter::fallback::Fallback;
+use tollgate::limiter::{self, Observers, Parts};
+use tollgate::operator::observe::feed::OverLimitFeed;
+use tollgate::operator::observe::redact::Values;
+use tollgate::rules::config::error::Finding;
+use tollgate::rules::config::{self, CompileOptions, Source, yaml};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{KeyFormat, LiveRules};
-use tollgate::settings::Settings;
 use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use tokio_stream::once;
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use tonic_health::pb::health_check_response::ServingStatus::{ServiceUnknown, Serving};
 
 use crate::support::http::{self, Connection};

@@ -9,7 +9,7 @@ use std::path::Path;
 use clap::{Args as _, Command};
 use serde_json::Value;
 use tempfile::TempDir;
-use tollgate::settings::Settings;
+use tollgate::app::settings::Settings;
 
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::redis::RedisProcess;

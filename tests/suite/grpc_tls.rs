@@ -53,7 +53,7 @@ fn config(
     roots
         .add(CertificateDer::from_pem_file(ca).expect("it is a certificate"))
         .expect("it is an authority's");
-    let builder = ClientConfig::builder_with_provider(tollgate::net::tls::provider())
+    let builder = ClientConfig::builder_with_provider(tollgate::base::net::tls::provider())
         .with_protocol_versions(versions)
         .expect("they are known");
     let builder = builder.with_root_certificates(roots);

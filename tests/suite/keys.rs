@@ -4,10 +4,10 @@
 use percent_encoding::percent_decode;
 use proptest::prelude::*;
 use tollgate::base::time::Time;
-use tollgate::check::{KEY_BYTES_MAX, Key};
-use tollgate::config::calendar::utc_months;
-use tollgate::config::{self, CompileOptions, Source};
-use tollgate::limit::{Algorithm, Consistency, Unit, Windows};
+use tollgate::limits::check::{KEY_BYTES_MAX, Key};
+use tollgate::limits::{Algorithm, Consistency, Unit, Windows};
+use tollgate::rules::config::calendar::utc_months;
+use tollgate::rules::config::{self, CompileOptions, Source};
 use tollgate::rules::explain::explain;
 use tollgate::rules::key::HOLDER_BYTES_MAX;
 use tollgate::rules::plan::{Modes, plan};

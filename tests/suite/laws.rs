@@ -11,11 +11,11 @@ mod queue;
 use std::ops::RangeInclusive;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Call, Check, Hits, Key, Verdict};
-use tollgate::config::calendar::utc_months;
-use tollgate::limit::{Algorithm, EXACT_MAX, Limit, OverLimitHits, Terms, Unit, Windows};
+use tollgate::limits::algorithm::{Counter, decide_all_or_nothing};
+use tollgate::limits::check::{Call, Check, Hits, Key, Verdict};
+use tollgate::limits::{Algorithm, EXACT_MAX, Limit, OverLimitHits, Terms, Unit, Windows};
+use tollgate::rules::config::calendar::utc_months;
 
 /// 2023-11-14, which is on no edge of any unit.
 const START: Time = Time::from_micros(1_700_000_000_123_456);

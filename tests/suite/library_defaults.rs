@@ -1,6 +1,6 @@
 //! What envoyproxy/ratelimit has by the defaults of its libraries, and is otherwise here.
 
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tonic::codec::CompressionEncoding;
 use tonic::{Code, Request};
 

@@ -6,7 +6,7 @@
 
 use prost::Message as _;
 use tokio::task::JoinSet;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use crate::support::http::Connection;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate::base::shutdown::Lifecycle;
 use tollgate::base::time::Clock;
-use tollgate::check::{Check, Hits, Key, StoreError};
-use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::limits::check::{Check, Hits, Key, StoreError};
+use tollgate::limits::{Algorithm, Limit, Terms, Unit};
 use tollgate::telemetry::metric::Metrics;
 
 use crate::local_share::{LIMIT, persistent, redis_counts, replica, started, whole, written_back};

@@ -5,9 +5,9 @@
 
 use redis::{Commands as _, Connection};
 use tollgate::base::time::{Clock, Span, Time};
-use tollgate::check::{Check, Hits, Key};
-use tollgate::config::calendar::utc_months;
-use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::limits::check::{Check, Hits, Key};
+use tollgate::limits::{Algorithm, Limit, Terms, Unit};
+use tollgate::rules::config::calendar::utc_months;
 
 use crate::support::remote::{Bench, atomic_request, request_of};
 

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use tollgate::algorithm::counter;
 use tollgate::base::time::Clock;
-use tollgate::limit::Algorithm;
+use tollgate::limits::Algorithm;
+use tollgate::limits::algorithm::counter;
 use tollgate::store::redis::client::script::Script;
 
 use crate::parity::{History, goes_by_the_servers_clock, histories, table};

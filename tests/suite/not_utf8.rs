@@ -3,12 +3,12 @@
 //! Envoy would let them pass without any limit.
 
 use redis::Commands as _;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate::proto::envoy::r#type::v3::RateLimitUnit;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::base::proto::envoy::r#type::v3::RateLimitUnit;
 
 use crate::support::redis::RedisProcess;
 use crate::support::statsd::Statsd;

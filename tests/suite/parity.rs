@@ -12,13 +12,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::Value;
-use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Check, CheckRequest, Hits, Key};
-use tollgate::config::calendar::{calendar, utc_months};
-use tollgate::limit::{
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::check::{Check, CheckRequest, Hits, Key};
+use tollgate::limits::{
     Algorithm, CalendarSpec, EXACT_MAX, LOG_ENTRIES_MAX, Limit, OverLimitHits, Terms, Unit, Windows,
 };
+use tollgate::rules::config::calendar::{calendar, utc_months};
 use tollgate::store::redis::client::decode::ScriptReply;
 use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
 use tollgate::store::redis::client::script::{Form, Script};
@@ -416,7 +416,7 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
     (limits, found, other).prop_map(
         |(limit, (is_found, found), (large, requests, burst, is_large))| {
             let requests = if is_large { large } else { requests };
-            let burst = if limit.tick == tollgate::limit::Tick::Micro { burst } else { large };
+            let burst = if limit.tick == tollgate::limits::Tick::Micro { burst } else { large };
             let measures = |limit: &Limit| (limit.period, limit.tick, limit.windows);
             let same_key = |other: &Limit| {
                 limit.algorithm == Algorithm::Concurrency || measures(other) == measures(&limit)

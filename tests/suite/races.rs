@@ -6,7 +6,7 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 
 use tokio::runtime;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, request};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tollgate::algorithm::Counter;
 use tollgate::base::time::{Clock, Time};
-use tollgate::check::{Check, CheckError, Hits, Key, StoreError, Verdict};
-use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::check::{Check, CheckError, Hits, Key, StoreError, Verdict};
+use tollgate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 
 use crate::support::kept::redis_key;
 use crate::support::remote::{Bench, all_at_once, atomic_request, request_of};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::base::time::{Clock, Time};
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tonic::Code as GrpcCode;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use tollgate::config::{self, CompileOptions, Source, metadata, yaml};
+use tollgate::rules::config::{self, CompileOptions, Source, metadata, yaml};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::telemetry::metric::Metrics;
 

@@ -5,10 +5,10 @@ use std::thread;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Check, CheckRequest, Hits, Key, Verdicts, runs};
-use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::limits::algorithm::{Counter, decide_all_or_nothing};
+use tollgate::limits::check::{Check, CheckRequest, Hits, Key, Verdicts, runs};
+use tollgate::limits::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;
 

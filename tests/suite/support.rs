@@ -16,10 +16,10 @@ use std::process::{Command, Stdio};
 use rustix::fs::OFlags;
 use serde_json::Value;
 use tempfile::TempDir;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use tollgate::base::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate::telemetry::metric::Metrics;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
@@ -27,7 +27,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-pub(crate) use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+pub(crate) use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 pub(crate) mod binary;
 pub(crate) mod browser;

@@ -10,8 +10,8 @@ use prost::bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
+use tollgate::base::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tonic::Code::{
     Cancelled, DeadlineExceeded, Internal, PermissionDenied, ResourceExhausted, Unavailable,
 };
@@ -67,7 +67,7 @@ async fn codes(server: &TestServer, user: &str, requests: usize) -> Vec<Code> {
 async fn error_within(client: &mut Client, timeout: Duration) -> tonic::Code {
     let mut call = tonic::Request::new(user("ann"));
     call.set_timeout(timeout);
-    let mut rls = tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(client.channel.clone());
+    let mut rls = tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(client.channel.clone());
     match rls.should_rate_limit(call).await {
         Ok(_) => tonic::Code::Ok,
         Err(status) => status.code(),

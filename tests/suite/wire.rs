@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
-use tollgate::proto::DESCRIPTOR_SET;
+use tollgate::base::proto::DESCRIPTOR_SET;
 use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
@@ -43,7 +43,7 @@ macro_rules! messages {
 mod ours {
     pub(super) use prost_types::{Any, Duration, ListValue, Struct, Timestamp, Value, value::Kind};
 
-    messages!(tollgate::proto);
+    messages!(tollgate::base::proto);
 }
 
 mod theirs {

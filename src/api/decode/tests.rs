@@ -6,9 +6,9 @@ use prost::encoding::{encode_key, encode_varint};
 
 use super::*;
 use crate::api::request_size::{DESCRIPTORS_MAX, ENTRIES_MAX, RequestTooLarge};
-use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as WireEntry;
-use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::base::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::base::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as WireEntry;
+use crate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 /// Encoded fields with numbers of any level, known and unknown, of any type, given any number of
 /// times.

@@ -14,8 +14,10 @@ use crate::api::codec::message_in;
 use crate::api::convert;
 use crate::api::decode::Fields;
 use crate::api::request_size::DESCRIPTORS_MAX;
+use crate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus,
+};
 use crate::base::time::Span;
-use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use crate::report::comparison::StatedLimit;
 use crate::trial::compare;
 use crate::trial::request::Reply;

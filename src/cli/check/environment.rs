@@ -11,12 +11,12 @@ use std::{fs, io};
 use anyhow::Context as _;
 use clap::{Arg, Args as _, Command, FromArgMatches as _};
 
+use crate::app::settings::{Resolved, Settings};
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
 use crate::cli::output::{CliError, counted, print};
 use crate::cli::table::table;
-use crate::rule_source::Origin;
-use crate::settings::{Resolved, Settings};
+use crate::rules::source::Origin;
 use crate::store::settings::BackendChoice;
 
 /// Names, the default there, here, what, and a test.

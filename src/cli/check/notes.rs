@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::base::time::Span;
-use crate::config::Source;
-use crate::config::error::{Finding, Findings, in_file_order};
-use crate::config::yaml::{Diagnostic, Location};
-use crate::limit::Windows;
+use crate::limits::Windows;
+use crate::rules::config::Source;
+use crate::rules::config::error::{Finding, Findings, in_file_order};
+use crate::rules::config::yaml::{Diagnostic, Location};
 use crate::rules::key::KeyFormat;
 use crate::rules::tree::{Level, Node};
 use crate::rules::{OnLimit, Rule, RuleSet};

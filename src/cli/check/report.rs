@@ -1,8 +1,8 @@
 //! The result of a check, which each format prints.
 
 use crate::cli::manifest::Quoted;
-use crate::config::error::Finding;
 use crate::report::{CheckFinding, CheckReport, Severity};
+use crate::rules::config::error::Finding;
 
 /// The findings.
 #[derive(Debug, Default)]

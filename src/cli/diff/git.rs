@@ -6,9 +6,9 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 use crate::base::environment::Environment;
-use crate::config::Source;
-use crate::rule_source::files::{FILES_MAX, has_cases, read_text_from};
-use crate::rule_source::settings::Reading;
+use crate::rules::config::Source;
+use crate::rules::source::files::{FILES_MAX, has_cases, read_text_from};
+use crate::rules::source::settings::Reading;
 
 /// A file of a revision.
 struct File<'l> {

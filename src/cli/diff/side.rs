@@ -8,9 +8,9 @@ use crate::cli::diff::git;
 use crate::cli::input::{Input, compile_options, rejected};
 use crate::cli::manifest;
 use crate::cli::output::CliError;
-use crate::config::{self, Source};
-use crate::rule_source::settings::Reading;
 use crate::rules::RuleSet;
+use crate::rules::config::{self, Source};
+use crate::rules::source::settings::Reading;
 
 const GIT: &str = "git:";
 

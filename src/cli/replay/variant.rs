@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::CliError;
-use crate::limit::{Algorithm, LimitOption};
+use crate::limits::{Algorithm, LimitOption};
 use crate::what_if::replay::{Variant, change_algorithm};
 use crate::what_if::simulate::compared::{BUCKETS_DEFAULT, Named};
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::base::time::Span;
-use crate::limit::{
+use crate::limits::{
     Calendar, CalendarSpec, Consistency, LeaseTerms, Limit, LimitOption, OverLimitHits, Unit,
     WarnAt, Windows,
 };

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::check::Leased;
-use crate::limit::{LeaseTerms, Limit};
+use crate::limits::check::Leased;
+use crate::limits::{LeaseTerms, Limit};
 use crate::rules::lookup::{Hops, lookup};
 use crate::rules::query::{Descriptor, Override};
 use crate::rules::rule::Rule;

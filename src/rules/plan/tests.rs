@@ -1,5 +1,5 @@
 use super::*;
-use crate::limit::Unit;
+use crate::limits::Unit;
 use crate::rules::query::{Entry, Override};
 use crate::rules::tree::tests::rules_of;
 

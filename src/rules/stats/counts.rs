@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
-use crate::check::{Check, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
-use crate::limit::OverLimitHits;
+use crate::limits::OverLimitHits;
+use crate::limits::check::{Check, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
 
 /// Limits of a rule that only have crossings: its own, and those of former names.
 const RETIRED_LIMITS_MAX: usize = 16;

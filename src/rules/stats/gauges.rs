@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::base::time::{Clock, Time};
-use crate::limit::Limit;
+use crate::limits::Limit;
 use crate::rules::live::LiveRules;
 use crate::rules::metric_name;
 use crate::rules::rule::Rule;

@@ -1,6 +1,6 @@
 use crate::base::time::{Span, Time};
-use crate::check::{Check, Hits, Key, LeaseEvent, Verdict};
-use crate::limit::{Algorithm, Limit, Terms, Unit};
+use crate::limits::check::{Check, Hits, Key, LeaseEvent, Verdict};
+use crate::limits::{Algorithm, Limit, Terms, Unit};
 use crate::rules::stats::counts::Disposition;
 use crate::rules::stats::{
     Count, METRIC_SERIES_MAX, OTHER, RuleStats, SERIES_NAME_BYTES_MAX, SERIES_NAMES_BYTES_MAX,

@@ -3,8 +3,8 @@
 
 use hashbrown::HashTable;
 
-use crate::algorithm::Counter;
 use crate::base::time::Time;
+use crate::limits::algorithm::Counter;
 
 /// The most memory of a counter, without the heap of its state: 48 bytes of entry, a quarter more
 /// after the vector has grown, and two slots of the index.

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::base::time::{Span, Time};
-use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
+use crate::limits::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
 use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::node_batch::{

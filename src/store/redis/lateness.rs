@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::base::time::{Span, Time};
-use crate::check::StoreError;
+use crate::limits::check::StoreError;
 
 /// The normal time is at least this, however fast Redis is: a pause of the scheduler, or of Redis
 /// while it forks, takes as long.

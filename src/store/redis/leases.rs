@@ -9,13 +9,13 @@ use hashbrown::hash_table::Entry as Slot;
 use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
-use crate::algorithm::Counter;
-use crate::algorithm::lease::{
+use crate::base::time::{Span, Time};
+use crate::limits::algorithm::Counter;
+use crate::limits::algorithm::lease::{
     Answer, Asked, Demand, GiveBack, LeasedCounter, Settled, Take, TakeReply,
 };
-use crate::base::time::{Span, Time};
-use crate::check::{Check, Effect, Hits, KEY_BYTES_MAX, Key, Leased, Source, Verdict};
-use crate::limit::{LeaseTerms, Limit};
+use crate::limits::check::{Check, Effect, Hits, KEY_BYTES_MAX, Key, Leased, Source, Verdict};
+use crate::limits::{LeaseTerms, Limit};
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::store::redis::leases::metrics::LeaseMetrics;
 use crate::telemetry::metric::Metrics;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::base::time::{Span, Time};
-use crate::check::{Check, CheckError, Hits, Reading};
+use crate::limits::check::{Check, CheckError, Hits, Reading};
 use crate::store::redis::client::RedisClient;
 use crate::store::redis::client::encode::Mode;
 use crate::store::redis::fallback::change::{Change, key_hash};

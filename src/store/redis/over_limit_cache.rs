@@ -13,8 +13,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::time::{Span, Time};
-use crate::check::{Check, Hits, Key, Source, Verdict};
-use crate::limit::{Algorithm, OverLimitHits};
+use crate::limits::check::{Check, Hits, Key, Source, Verdict};
+use crate::limits::{Algorithm, OverLimitHits};
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{self, Metrics};
 
@@ -152,7 +152,7 @@ fn is_cacheable(check: &Check) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Limit, Terms, Unit};
+    use crate::limits::{Limit, Terms, Unit};
 
     #[test]
     fn hits_that_have_to_be_charged_are_not_answered() {

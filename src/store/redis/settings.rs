@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Command};
 
 use crate::base::environment::Environment;
+use crate::base::net::tls::{Identity, PemFile};
 use crate::base::parse;
 use crate::base::time::Span;
-use crate::net::tls::{Identity, PemFile};
 use crate::store::redis::connect::credentials::CredentialFiles;
 use crate::store::redis::connect::tls::Tls;
 use crate::store::redis::settings::resolve::Resolver;

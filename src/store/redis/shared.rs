@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::base::time::{Clock, Span, Time};
-use crate::limit::Limit;
+use crate::limits::Limit;
 use crate::store::memory::full_logs;
 use crate::store::redis::connect::connection::Timeouts;
 use crate::store::redis::connect::connection_metrics::ConnectionMetrics;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::base::shutdown::StoreProblem;
 use crate::base::time::Span;
-use crate::check::StoreError;
+use crate::limits::check::StoreError;
 
 /// A call to Redis that takes longer than this delays requests noticeably; in seconds.
 pub(crate) const SLOW: f64 = 0.01;

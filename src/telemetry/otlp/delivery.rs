@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
+use crate::base::proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
 use crate::telemetry::metric::Counter;
 use crate::telemetry::otlp::options::Options;
 use crate::telemetry::otlp::send::Sender;

@@ -8,12 +8,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use crate::base::named_enum::named_enum;
+use crate::base::net::tls::{ClientTls, Identity, PemFile};
 use crate::base::parse::Secret;
+use crate::base::proto::opentelemetry::proto::common::v1::any_value::Value;
+use crate::base::proto::opentelemetry::proto::common::v1::{
+    AnyValue, InstrumentationScope, KeyValue,
+};
+use crate::base::proto::opentelemetry::proto::resource::v1::Resource;
 use crate::base::time::Span;
-use crate::net::tls::{ClientTls, Identity, PemFile};
-use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
-use crate::proto::opentelemetry::proto::common::v1::{AnyValue, InstrumentationScope, KeyValue};
-use crate::proto::opentelemetry::proto::resource::v1::Resource;
 
 /// Time to send a batch to a collector, retries included: the default of OpenTelemetry.
 // bound OTEL_EXPORTER_OTLP_TIMEOUT: the batch is lost; tollgate_spans_lost_total{cause="failed"}

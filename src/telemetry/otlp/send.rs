@@ -17,9 +17,9 @@ use tonic_prost::ProstCodec;
 use tower::service_fn;
 use tower::util::BoxService;
 
-use crate::net::remote::Connection;
-use crate::net::tls::{self, ClientTls};
-use crate::proto::opentelemetry::proto::collector::trace::v1::{
+use crate::base::net::remote::Connection;
+use crate::base::net::tls::{self, ClientTls};
+use crate::base::proto::opentelemetry::proto::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use crate::telemetry::otlp::options::{Options, Protocol};

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::base::proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
+use crate::base::proto::opentelemetry::proto::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use crate::base::runtime::StoppableThread;
-use crate::proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
-use crate::proto::opentelemetry::proto::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::otlp::delivery::{Counters, Delivery};
 use crate::telemetry::otlp::options::scope;

@@ -2,10 +2,10 @@
 
 use http::uri::Uri;
 
+use crate::base::net::tls::ClientTls;
+use crate::base::proto::opentelemetry::proto::common::v1::KeyValue;
+use crate::base::proto::opentelemetry::proto::common::v1::any_value::Value;
 use crate::base::sampling::SampleRate;
-use crate::net::tls::ClientTls;
-use crate::proto::opentelemetry::proto::common::v1::KeyValue;
-use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
 use crate::telemetry::otlp::options::{self as otlp, Protocol, Setting, first};
 use crate::telemetry::traces::settings::Settings;
 

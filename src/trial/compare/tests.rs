@@ -1,7 +1,7 @@
 //! Each class, in a situation that it explains.
 
 use super::*;
-use crate::limit::{Algorithm, Limit, Terms, Unit};
+use crate::limits::{Algorithm, Limit, Terms, Unit};
 
 /// A descriptor under a limit of ten per minute, which each case changes.
 struct Case {

@@ -1,8 +1,8 @@
 //! Test cases: requests at their times, and what is expected of each response.
 
 use crate::base::time::Time;
-use crate::config::Source;
-use crate::config::yaml::{Located, Location};
+use crate::rules::config::Source;
+use crate::rules::config::yaml::{Located, Location};
 use crate::what_if::cases::expectation::Expectation;
 use crate::what_if::traffic::Request;
 

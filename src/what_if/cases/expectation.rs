@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 
 use crate::base::text::counted;
 use crate::base::time::Span;
-use crate::config::error::SourceFindings;
-use crate::config::keys::{Text, Whole, keys, values};
-use crate::config::tollgate::reader;
-use crate::config::yaml::{Diagnostic, Kind, Location, Node};
 use crate::limiter::response::Header;
+use crate::rules::config::error::SourceFindings;
+use crate::rules::config::keys::{Text, Whole, keys, values};
+use crate::rules::config::tollgate::reader;
+use crate::rules::config::yaml::{Diagnostic, Kind, Location, Node};
 use crate::what_if::cases::answer::Answer;
 use crate::what_if::cases::value::{fields, span, whole};
 

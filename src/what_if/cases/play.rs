@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::api::convert;
 use crate::base::text::Text;
-use crate::config::Source;
-use crate::config::error::Finding;
-use crate::config::yaml::{Diagnostic, Location};
 use crate::limiter::LimiterError;
 use crate::limiter::decision::Decision;
 use crate::report::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
+use crate::rules::config::Source;
+use crate::rules::config::error::Finding;
+use crate::rules::config::yaml::{Diagnostic, Location};
 use crate::rules::{Rule, RuleSet};
 use crate::what_if::cases::answer::Answer;
 use crate::what_if::cases::case::{Case, CaseFile, Step};

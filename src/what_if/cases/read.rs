@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use crate::base::time::{Span, Time};
-use crate::config::Source;
-use crate::config::error::{Finding, Findings, SourceFindings, in_file_order};
-use crate::config::keys::{Name, keys, values};
-use crate::config::tollgate::reader;
-use crate::config::yaml::{Diagnostic, Located, Location, NODES_MAX, Node};
-use crate::limit::EXACT_MAX;
+use crate::limits::EXACT_MAX;
+use crate::rules::config::Source;
+use crate::rules::config::error::{Finding, Findings, SourceFindings, in_file_order};
+use crate::rules::config::keys::{Name, keys, values};
+use crate::rules::config::tollgate::reader;
+use crate::rules::config::yaml::{Diagnostic, Located, Location, NODES_MAX, Node};
 use crate::what_if::cases::case::{Case, CaseFile, Step};
 use crate::what_if::cases::expectation::{self, Expected};
 use crate::what_if::cases::request::{self, TestRequest};

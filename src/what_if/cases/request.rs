@@ -8,10 +8,10 @@
 //! ```
 
 use crate::api::convert::{self, wire_unit};
-use crate::config::error::SourceFindings;
-use crate::config::keys::{Name, Text, Whole, keys, values};
-use crate::config::tollgate::reader;
-use crate::config::yaml::{Diagnostic, Kind, Node};
+use crate::rules::config::error::SourceFindings;
+use crate::rules::config::keys::{Name, Text, Whole, keys, values};
+use crate::rules::config::tollgate::reader;
+use crate::rules::config::yaml::{Diagnostic, Kind, Node};
 use crate::what_if::cases::value::{fields, whole};
 use crate::what_if::traffic::{Descriptor, Entry, Limit, Request};
 

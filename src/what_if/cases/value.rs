@@ -4,9 +4,9 @@ use std::ops::RangeInclusive;
 
 use crate::base::parse;
 use crate::base::time::Span;
-use crate::config::error::SourceFindings;
-use crate::config::tollgate::reader;
-use crate::config::yaml::{Diagnostic, Node, Value};
+use crate::rules::config::error::SourceFindings;
+use crate::rules::config::tollgate::reader;
+use crate::rules::config::yaml::{Diagnostic, Node, Value};
 
 /// The known keys of a map with their values; `None` if it is no map.
 pub(crate) fn fields<'n>(

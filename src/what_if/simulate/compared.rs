@@ -2,7 +2,7 @@
 
 use crate::base::parse;
 use crate::base::time::Span;
-use crate::limit::{Algorithm, Limit, LimitOption, OverLimitHits, Terms, Unit};
+use crate::limits::{Algorithm, Limit, LimitOption, OverLimitHits, Terms, Unit};
 use crate::rules::{Query, RuleSet};
 use crate::what_if::simulate::limits::{Compare, NotLimited, RuleLimit};
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::base::time::{Span, Time};
-use crate::limit::Limit;
+use crate::limits::Limit;
 use crate::rules::plan::Modes;
 use crate::rules::{EnforcedShare, OnLimit, Query, Rule, RuleSet, Step, plan};
 

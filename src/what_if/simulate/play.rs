@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::base::time::{Span, Time};
-use crate::check::{Check, CheckRequest, Hits, Key};
+use crate::limits::check::{Check, CheckRequest, Hits, Key};
 use crate::report::{Run, RunChart};
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;

@@ -2,8 +2,8 @@
 
 use crate::base::parse;
 use crate::base::time::{Span, Time};
-use crate::check::HITS_MAX;
-use crate::limit::EXACT_MAX;
+use crate::limits::EXACT_MAX;
+use crate::limits::check::HITS_MAX;
 use crate::report::{CallChart, Run, Scene};
 use crate::what_if::simulate::compared::Compared;
 use crate::what_if::simulate::play::{self, Work};

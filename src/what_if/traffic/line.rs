@@ -17,15 +17,15 @@ use serde_json::Value;
 
 use crate::api::convert::{self, wire_unit};
 use crate::base::time::Time;
-use crate::limit::EXACT_MAX;
+use crate::limits::EXACT_MAX;
 use crate::rules::query;
 use crate::what_if::traffic::message::{Form, Message, list};
 
-pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::{
+pub(crate) use crate::base::proto::envoy::extensions::common::ratelimit::v3::{
     RateLimitDescriptor as Descriptor,
     rate_limit_descriptor::{Entry, RateLimitOverride as Limit},
 };
-pub(crate) use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest as Request;
+pub(crate) use crate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest as Request;
 
 /// Of a line that is not of an access log.
 const NO_METADATA: &str = "it has no `ratelimit`, the metadata of Envoy's rate limit filter";
@@ -235,7 +235,7 @@ fn located(error: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::Hits;
+    use crate::limits::check::Hits;
 
     /// The time, the domain, and each descriptor: its entries, hits and limit.
     fn shown(line: &str) -> String {

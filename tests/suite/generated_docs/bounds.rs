@@ -25,23 +25,23 @@ const GENERATED: &str = "<!-- Generated from the definitions by `make generated-
 
 /// Each section of the page, and the folders and files with its bounds. The first that fits counts.
 const SECTIONS: [(&str, &[&str]); 7] = [
-    ("Control plane (xDS)", &["rule_source/xds"]),
+    ("Control plane (xDS)", &["rules/source/xds"]),
     ("Redis", &["store"]),
     (
         "Admin port",
         &[
-            "admin",
-            "console",
+            "operator/admin",
+            "operator/console",
             "what_if/check",
-            "rule_source/edit",
-            "observe/top_keys",
-            "observe/feed",
-            "http/response_budget",
+            "rules/source/edit",
+            "operator/observe/top_keys",
+            "operator/observe/feed",
+            "base/http/response_budget",
         ],
     ),
-    ("Requests and connections", &["api", "http", "limiter"]),
+    ("Requests and connections", &["api", "base/http", "limiter"]),
     ("Trial", &["trial"]),
-    ("Metrics, traces, log", &["telemetry", "rules/stats", "net/remote"]),
+    ("Metrics, traces, log", &["telemetry", "rules/stats", "base/net/remote"]),
     ("Rules and counters", &[""]),
 ];
 /// The order of the sections on the page.

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::check::{Check, Hits, Key, StoreError};
-use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::limits::check::{Check, Hits, Key, StoreError};
+use tollgate::limits::{Algorithm, Limit, Terms, Unit};
 
 use crate::support::in_process::{
     Called, GRPC_TIMEOUT, RECOVERY_MAX, STORE_TIMEOUT, Service, Verdict, WITHIN, called, millis,

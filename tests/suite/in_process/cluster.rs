@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::check::StoreError;
+use tollgate::limits::check::StoreError;
 use tollgate::store::redis::topology::cluster::slot;
 
 use crate::support::fault_log::{DISCOVERY_FAILED, UNREACHABLE};

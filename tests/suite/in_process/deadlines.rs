@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tollgate::check::StoreError;
+use tollgate::limits::check::StoreError;
 
 use crate::support::in_process::{
     GRPC_TIMEOUT, POLICIES, SCRIPT, STORE_TIMEOUT, Service, Verdict, WITHIN, called, millis,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::support::descriptor;
 use crate::support::in_process::{

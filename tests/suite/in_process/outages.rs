@@ -36,7 +36,7 @@ use std::fmt;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tokio::runtime::{self, Runtime};
-use tollgate::check::Hits;
+use tollgate::limits::check::Hits;
 
 use crate::support::scripted_redis::Fault;
 

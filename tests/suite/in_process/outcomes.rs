@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tollgate::check::{Check, Hits, Key};
-use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::limits::check::{Check, Hits, Key};
+use tollgate::limits::{Algorithm, Limit, Terms, Unit};
 use tollgate::telemetry::metric::Metrics;
 
 use crate::support::in_process::{

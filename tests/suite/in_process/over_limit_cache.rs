@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tollgate::base::time::Clock;
-use tollgate::check::{Check, Hits, Key};
-use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
+use tollgate::limits::check::{Check, Hits, Key};
+use tollgate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use tollgate::store::redis::over_limit_cache::AGE_MAX;
 use tollgate::store::redis::{Redis, RedisClient};
 use tollgate::telemetry::metric::Metrics;

@@ -5,8 +5,8 @@ use std::mem;
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::limiter::queue::QUEUE_WAITERS_MAX;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::support::in_process::{
     Called, Service, Verdict, decide, millis, network, pass, settle, single,

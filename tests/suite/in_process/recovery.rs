@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate::check::StoreError;
+use tollgate::limits::check::StoreError;
 use tollgate::store::redis::topology::deployment::Deployment;
 
 use crate::support::in_process::{

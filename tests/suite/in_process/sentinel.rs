@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::check::StoreError;
+use tollgate::limits::check::StoreError;
 
 use crate::support::fault_log::{DISCOVERY_FAILED, UNREACHABLE};
 use crate::support::in_process::{

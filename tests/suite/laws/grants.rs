@@ -1,10 +1,10 @@
 //! What an operator grants: of an exhausted counter exactly so many hits pass afterwards.
 
 use proptest::prelude::*;
-use tollgate::algorithm::Counter;
 use tollgate::base::time::Span;
-use tollgate::check::{Call, Hits};
-use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::check::{Call, Hits};
+use tollgate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 
 use super::Bench;
 

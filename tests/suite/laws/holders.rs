@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Call, Hits, Verdict};
-use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::limits::check::{Call, Hits, Verdict};
+use tollgate::limits::{Algorithm, Limit, Terms, Unit};
 
 use super::Bench;
 

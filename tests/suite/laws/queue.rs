@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Call, Hits, Verdict};
-use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
+use tollgate::limits::check::{Call, Hits, Verdict};
+use tollgate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 
 use super::Bench;
 

@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 use tokio::runtime;
-use tollgate::algorithm::Counter;
-use tollgate::algorithm::charge::Charge;
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Call, Check, CheckError, Effect, Hits, Key, Verdict};
-use tollgate::config::calendar::utc_months;
-use tollgate::limit::{Algorithm, Limit, OverLimitHits, Share, Terms, Unit};
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::algorithm::charge::Charge;
+use tollgate::limits::check::{Call, Check, CheckError, Effect, Hits, Key, Verdict};
+use tollgate::limits::{Algorithm, Limit, OverLimitHits, Share, Terms, Unit};
+use tollgate::rules::config::calendar::utc_months;
 use tollgate::store::redis::fallback::local::{
     LocalFallback, Undecided, WriteBack, WriteBackTarget,
 };

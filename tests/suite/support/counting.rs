@@ -1,8 +1,8 @@
 //! A limit for each algorithm, and a client who counts how much of it passes: what has to be exact
 //! wherever the counters are.
 
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
+use tollgate::base::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tonic::Status;
 
 use super::{Builder, Client, Code, TestServer, descriptor, eventually};

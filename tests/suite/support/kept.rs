@@ -2,10 +2,10 @@
 //! lives.
 
 use redis::{Cmd, Value};
-use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Check, Hits};
-use tollgate::limit::{Limit, Windows};
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::check::{Check, Hits};
+use tollgate::limits::{Limit, Windows};
 
 /// The longest lifetime that Redis accepts, in ms.
 pub(crate) const LIFE_MAX: u64 = 1 << 52;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tollgate::base::time::{Clock, Span, Time};
-use tollgate::check::{Check, CheckError, CheckRequest, Verdict};
-use tollgate::limit::{Algorithm, Terms, Unit};
+use tollgate::limits::check::{Check, CheckError, CheckRequest, Verdict};
+use tollgate::limits::{Algorithm, Terms, Unit};
 use tollgate::store::redis::connect::dialer::Dialer;
 use tollgate::store::redis::connect::parse;
 use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions};

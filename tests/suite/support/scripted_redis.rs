@@ -24,9 +24,9 @@ use tokio::io::{
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::algorithm::Counter;
 use tollgate::base::time::{Clock, Time};
-use tollgate::limit::Limit;
+use tollgate::limits::Limit;
+use tollgate::limits::algorithm::Counter;
 use tollgate::store::redis::connect::dialer::Dialer;
 
 use commands::{Counters, Database, Session};

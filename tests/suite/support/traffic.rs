@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use tokio::runtime;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 use super::raw_grpc::{Connection, Ended, frame};
 use super::{Code, TestServer, look_until, request};

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use redis::{Cmd, Connection, RedisError, Value};
 use smallvec::SmallVec;
-use tollgate::algorithm::charge::Charge;
-use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Check, CheckRequest, Hits, Verdict, runs};
-use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
+use tollgate::limits::algorithm::charge::Charge;
+use tollgate::limits::algorithm::{Counter, decide_all_or_nothing};
+use tollgate::limits::check::{Check, CheckRequest, Hits, Verdict, runs};
+use tollgate::limits::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
 use tollgate::store::redis::client::decode::{ReplyError, ScriptReply};
 use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
 use tollgate::store::redis::client::script::{Form, Script};

@@ -13,11 +13,11 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tollgate::proto::envoy::service::discovery::v3::aggregated_discovery_service_server::{
+use tollgate::base::proto::envoy::service::discovery::v3::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
 };
-use tollgate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
-use tollgate::proto::ratelimit::config::ratelimit::v3::{
+use tollgate::base::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use tollgate::base::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
 };
 use tonic::metadata::MetadataMap;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
-use tollgate::file_watch::Watched as _;
+use tollgate::base::file_watch::Watched as _;
 use tollgate::store::redis::settings::Resolved;
 use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::telemetry::metric::Metrics;

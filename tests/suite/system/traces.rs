@@ -3,10 +3,10 @@
 use std::net::{SocketAddr, TcpListener};
 
 use tokio::task::JoinSet;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tonic::metadata::AsciiMetadataKey;
 use tonic::{Code, Request};
 

@@ -128,7 +128,7 @@ async fn as_a_cluster_it_counts(version: Version) {
     let slot = cluster.slot_of(&key);
     let migration = cluster.begin_to_migrate(slot);
     migration.move_keys();
-    let over = |answer: tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse| {
+    let over = |answer: tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitResponse| {
         answer.overall_code() == Code::OverLimit
     };
     for value in ["a", "b"] {

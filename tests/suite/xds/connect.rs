@@ -7,7 +7,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio_stream::wrappers::UnixListenerStream;
-use tollgate::proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
+use tollgate::base::proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use crate::support::certificates::{Authority, KeyForm};

@@ -2,8 +2,8 @@
 
 use prost::Message as _;
 use serde_json::json;
-use tollgate::proto::envoy::service::discovery::v3::DiscoveryResponse;
-use tollgate::proto::ratelimit::config::ratelimit::v3::{
+use tollgate::base::proto::envoy::service::discovery::v3::DiscoveryResponse;
+use tollgate::base::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
 };
 

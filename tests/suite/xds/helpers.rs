@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use tollgate::proto::envoy::service::discovery::v3::DiscoveryRequest;
+use tollgate::base::proto::envoy::service::discovery::v3::DiscoveryRequest;
 
 use crate::support::xds::{ControlPlane, NODE};
 use crate::support::{Builder, TestServer, eventually};

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::proto::ratelimit::config::ratelimit::v3::{RateLimitConfig, RateLimitDescriptor};
+use tollgate::base::proto::ratelimit::config::ratelimit::v3::{
+    RateLimitConfig, RateLimitDescriptor,
+};
 use tonic::Status;
 
 use crate::support::xds::{Puppet, response, rules_of};

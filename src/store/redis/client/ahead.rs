@@ -11,10 +11,10 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Counter;
-use crate::algorithm::lease::{Asked, PART_OF_REMAINING, Settled, Take, TakeReply};
 use crate::base::time::Time;
-use crate::check::{
+use crate::limits::algorithm::Counter;
+use crate::limits::algorithm::lease::{Asked, PART_OF_REMAINING, Settled, Take, TakeReply};
+use crate::limits::check::{
     Blocked, Check, CheckError, Decisions, Effect, Hits, Source, StoreError, Verdict,
 };
 use crate::store::redis::client::decode::CheckReply;

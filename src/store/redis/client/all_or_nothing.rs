@@ -1,7 +1,7 @@
 //! All or nothing for checks that one call of the script cannot decide.
 
-use crate::check::{Blocked, Check, CheckError, Decisions, Verdict};
-use crate::limit::OverLimitHits;
+use crate::limits::OverLimitHits;
+use crate::limits::check::{Blocked, Check, CheckError, Decisions, Verdict};
 use crate::store::redis::client::encode::Mode;
 use crate::store::redis::client::{RedisClient, Request, as_peek};
 

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::base::time::{Span, Time};
-use crate::check::{CheckError, Effect, StoreError};
+use crate::limits::check::{CheckError, Effect, StoreError};
 use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::expiry::expire_at_once;

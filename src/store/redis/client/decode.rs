@@ -4,11 +4,11 @@ use std::cmp::Ordering;
 
 use bb8_redis::redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
-use crate::algorithm::Counter;
-use crate::algorithm::counter::Kind;
 use crate::base::time::Time;
-use crate::check::{Call, Check, CheckError, Hits, StoreError, Verdict};
-use crate::limit::LOG_ENTRIES_MAX;
+use crate::limits::LOG_ENTRIES_MAX;
+use crate::limits::algorithm::Counter;
+use crate::limits::algorithm::counter::Kind;
+use crate::limits::check::{Call, Check, CheckError, Hits, StoreError, Verdict};
 use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::client::repair::KeyState;
 use crate::store::redis::connect::address::short;

@@ -6,11 +6,11 @@
 use bb8_redis::redis::Pipeline;
 use smallvec::SmallVec;
 
-use crate::algorithm::charge::Charge;
-use crate::algorithm::counter::Kind;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, HITS_MAX, Key};
-use crate::limit::{EXACT_MAX, Limit, Windows};
+use crate::limits::algorithm::charge::Charge;
+use crate::limits::algorithm::counter::Kind;
+use crate::limits::check::{Check, HITS_MAX, Key};
+use crate::limits::{EXACT_MAX, Limit, Windows};
 use crate::store::redis::client::repair::{KeyState, Repair, key_cmd};
 use crate::store::redis::client::size::script_size;
 use crate::store::redis::topology::lifetimes::Lifetime;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use crate::algorithm::Counter;
-use crate::algorithm::charge::Charge;
 use crate::base::time::{Span, Time};
-use crate::check::{Call, Check, StoreError};
+use crate::limits::algorithm::Counter;
+use crate::limits::algorithm::charge::Charge;
+use crate::limits::check::{Call, Check, StoreError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::node_batch::{NodeBatches, batch_of};
 use crate::store::redis::client::{RedisClient, Request};
@@ -128,8 +128,8 @@ impl Redis {
 mod tests {
     use super::*;
     use crate::base::time::Clock;
-    use crate::check::{Hits, Key};
-    use crate::limit::{Algorithm, Limit, Terms, Unit};
+    use crate::limits::check::{Hits, Key};
+    use crate::limits::{Algorithm, Limit, Terms, Unit};
     use crate::store::redis::connect::dialer::Dialer;
     use crate::store::redis::connect::parse;
     use crate::store::redis::shared::Options;

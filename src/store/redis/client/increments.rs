@@ -15,7 +15,7 @@
 use bb8_redis::redis::{Pipeline, Value};
 use hashbrown::HashTable;
 
-use crate::limit::EXACT_MAX;
+use crate::limits::EXACT_MAX;
 use crate::store::redis::client::decode::{CheckReply, ReplyError, spent_before};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::repair::{KeyState, Repair};
@@ -186,10 +186,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::Counter;
     use crate::base::time::{Span, Time};
-    use crate::check::{Check, Hits, Key};
-    use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
+    use crate::limits::algorithm::Counter;
+    use crate::limits::check::{Check, Hits, Key};
+    use crate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 
     const NOW: Time = Time::from_micros(1_700_000_000_123_456);
 

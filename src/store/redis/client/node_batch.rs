@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::check::{Check, runs};
+use crate::limits::check::{Check, runs};
 use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::client::size::{ATOMIC_SIZE_MAX, BATCH_SIZE_MAX};
 use crate::store::redis::topology::cluster;

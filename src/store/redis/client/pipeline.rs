@@ -8,7 +8,7 @@ use bb8_redis::redis::{Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 
 use crate::base::time::Time;
-use crate::check::runs;
+use crate::limits::check::runs;
 use crate::store::redis::client::decode::{CheckReply, ReplyError, ScriptReply};
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
 use crate::store::redis::client::increments::Increments;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::time::{Span, Time};
-use crate::check::{CheckError, Hits, StoreError, Verdict};
+use crate::limits::check::{CheckError, Hits, StoreError, Verdict};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
 use crate::store::redis::client::node_batch::{NodeBatch, batch_of};

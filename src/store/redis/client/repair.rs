@@ -3,7 +3,7 @@
 
 use bb8_redis::redis::{self, Arg, Cmd, Pipeline, Value};
 
-use crate::check::Key;
+use crate::limits::check::Key;
 use crate::store::redis::topology::lifetimes::Lifetime;
 
 /// Arguments of a command on a key, and bytes of them beside the key: names, and two numbers.

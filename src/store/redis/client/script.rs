@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 use bb8_redis::redis::{self, Cmd};
 use smallvec::SmallVec;
 
-use crate::algorithm::counter;
 use crate::base::time::Time;
-use crate::check::runs;
+use crate::limits::algorithm::counter;
+use crate::limits::check::runs;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 
 const DRIVER: &str = include_str!("driver.lua");

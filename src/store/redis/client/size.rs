@@ -3,8 +3,8 @@
 //! The unit is a command. Sizes are by what Redis 6.2 took for the most expensive charge of each
 //! algorithm, which is one over limit in an all-or-nothing request: 1 to 2 µs for each unit.
 
-use crate::algorithm::counter::Kind;
-use crate::limit::{LOG_ENTRIES_MAX, Limit};
+use crate::limits::algorithm::counter::Kind;
+use crate::limits::{LOG_ENTRIES_MAX, Limit};
 
 /// Size of the checks of one batch, in commands: about a quarter of a millisecond of Redis, or half
 /// of one if the script decides. What is all or nothing is not split, so it may have more.

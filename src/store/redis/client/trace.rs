@@ -1,6 +1,6 @@
 //! The span of one request to Redis, named as in envoyproxy/ratelimit.
 
-use crate::check::{CheckError, CheckRequest, Decisions, Source, Verdict};
+use crate::limits::check::{CheckError, CheckRequest, Decisions, Source, Verdict};
 use crate::store::redis::shared::Redis;
 use crate::telemetry::traces::LiveSpan;
 

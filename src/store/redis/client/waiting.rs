@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
 use crate::base::time::Time;
-use crate::check::{CheckError, StoreError};
+use crate::limits::check::{CheckError, StoreError};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::size::BATCH_SIZE_MAX;

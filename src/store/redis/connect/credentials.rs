@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+use crate::base::file_watch::{FileSet, Loads, Reloaded};
 use crate::base::parse::Secret;
-use crate::file_watch::{FileSet, Loads, Reloaded};
 use crate::store::redis::connect::tls::{Tls, TlsClient};
 use crate::telemetry::metric::Metrics;
 
@@ -113,7 +113,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use crate::file_watch::Watched as _;
+    use crate::base::file_watch::Watched as _;
 
     use super::*;
 

@@ -18,7 +18,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
-use crate::net::peers;
+use crate::base::net::peers;
 use crate::store::redis::connect::address::Address;
 
 /// The time of silence before the first keepalive probe: that of envoyproxy/ratelimit's driver.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 
-use crate::net::peers::Names;
-use crate::net::tls::{ClientTls, Identity, PemFile};
+use crate::base::net::peers::Names;
+use crate::base::net::tls::{ClientTls, Identity, PemFile};
 
 /// The values of REDIS_TLS_*.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

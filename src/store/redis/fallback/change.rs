@@ -4,7 +4,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use std::hash::Hasher as _;
 
 use crate::base::time::Time;
-use crate::check::Key;
+use crate::limits::check::Key;
 
 /// Begins every announcement.
 const CHANGE: &str = "!";

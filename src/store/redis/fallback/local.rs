@@ -15,12 +15,12 @@ use std::sync::Once;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Counter;
-use crate::algorithm::charge::Charge;
-use crate::algorithm::counter::Kind;
 use crate::base::time::{Clock, Span, Time};
-use crate::check::{Blocked, Check, CheckError, Effect, Hits, Key, StoreError, Verdicts};
-use crate::limit::{Limit, Share};
+use crate::limits::algorithm::Counter;
+use crate::limits::algorithm::charge::Charge;
+use crate::limits::algorithm::counter::Kind;
+use crate::limits::check::{Blocked, Check, CheckError, Effect, Hits, Key, StoreError, Verdicts};
+use crate::limits::{Limit, Share};
 use crate::store::memory::Counters;
 use crate::store::redis::fallback::pending::{LocalChange, Pending, PendingHits};
 use crate::telemetry::metric::{self, Metrics};

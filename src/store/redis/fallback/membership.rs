@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::base::backoff::Backoff;
 use crate::base::shutdown::{Lifecycle, Phase};
 use crate::base::time::{self, Clock, Time};
-use crate::limit::Share;
+use crate::limits::Share;
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::subscription::Subscription;
 use crate::store::redis::fallback::change::Change;

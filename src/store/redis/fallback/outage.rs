@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Span, Time, ticks};
-use crate::check::{Check, CheckError, Hits, Verdicts};
+use crate::limits::check::{Check, CheckError, Hits, Verdicts};
 use crate::store::redis::fallback::change::{Change, key_hash};
 use crate::store::redis::fallback::local::{Undecided, WRITE_BACK_TIME_MAX};
 use crate::store::redis::fallback::write_back::ServerTarget;

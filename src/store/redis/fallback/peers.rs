@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::base::time::{Span, Time};
-use crate::limit::Share;
+use crate::limits::Share;
 
 /// Processes that share the limits on one Redis.
 // bound replicas_max: the others are not counted, so shares are larger; tollgate_replicas

@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::algorithm::counter::Kind;
 use crate::base::time::Time;
-use crate::check::Key;
-use crate::limit::Limit;
+use crate::limits::Limit;
+use crate::limits::algorithm::counter::Kind;
+use crate::limits::check::Key;
 use crate::telemetry::metric::{self, Metrics};
 
 /// Bytes of pending hits with their keys: those of 65,000 counters with short keys.

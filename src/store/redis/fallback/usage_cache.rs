@@ -1,7 +1,7 @@
 //! The usage of each counter as Redis last reported it, from which the fallback continues.
 
 use crate::base::time::Time;
-use crate::check::Key;
+use crate::limits::check::Key;
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{Counter, Metrics};
 

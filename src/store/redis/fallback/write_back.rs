@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bb8_redis::redis::{Pipeline, RedisError};
 
 use crate::base::time::Time;
-use crate::check::{Check, CheckError, Hits, Key, StoreError};
-use crate::limit::Limit;
+use crate::limits::Limit;
+use crate::limits::check::{Check, CheckError, Hits, Key, StoreError};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};

@@ -1,7 +1,7 @@
 //! Metrics of leases. Those of each rule are counted where its checks carry them.
 
-use crate::algorithm::lease::{LeasedCounter, Take};
-use crate::check::{LeaseEvent, Leased};
+use crate::limits::algorithm::lease::{LeasedCounter, Take};
+use crate::limits::check::{LeaseEvent, Leased};
 use crate::telemetry::metric::{self, Gauge, Metrics};
 
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 
 use crate::base::shutdown::{Lifecycle, Phase};
 use crate::base::time::{Span, Time, ticks};
-use crate::check::Key;
-use crate::limit::Limit;
+use crate::limits::Limit;
+use crate::limits::check::Key;
 use crate::store::redis::client::RedisClient;
 use crate::store::redis::fallback::outage::FINISH_TIMEOUT;
 use crate::store::redis::shared::Redis;

@@ -17,7 +17,7 @@ use bb8_redis::redis::Value;
 use parking_lot::Mutex;
 
 use crate::base::time::{Span, Time};
-use crate::check::Key;
+use crate::limits::check::Key;
 use crate::telemetry::metric::{Counter, Metrics};
 
 /// Bytes of keys without a confirmed expiry: about 40,000 of usual length. They come from the few

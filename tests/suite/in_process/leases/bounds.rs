@@ -1,8 +1,8 @@
 //! More hot counters than the table of leases has room for, and counters with longer keys: they are
 //! exact, and nothing is lost.
 
-use tollgate::check::KEY_BYTES_MAX;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::limits::check::KEY_BYTES_MAX;
 
 use super::{LIFETIME, SWEEP_INTERVAL, assert_nothing_is_held, service};
 use crate::support::descriptor;

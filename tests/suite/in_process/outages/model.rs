@@ -1,12 +1,12 @@
 //! What one counter may hold, and what its clients may have been told, whatever happens to Redis.
 //! See `outages.rs` for the invariants.
 
-use tollgate::algorithm::Counter;
-use tollgate::algorithm::charge::Charge;
-use tollgate::algorithm::counter::Kind;
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Call, Hits};
-use tollgate::limit::{Limit, OverLimitHits};
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::algorithm::charge::Charge;
+use tollgate::limits::algorithm::counter::Kind;
+use tollgate::limits::check::{Call, Hits};
+use tollgate::limits::{Limit, OverLimitHits};
 
 /// One counter.
 pub(super) struct Model {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate::algorithm::counter::Kind;
-use tollgate::algorithm::decide_all_or_nothing;
 use tollgate::api::convert;
 use tollgate::base::time::{Clock, Span, Time};
-use tollgate::check::{Check, Hits};
 use tollgate::limiter::response::Response;
+use tollgate::limits::algorithm::counter::Kind;
+use tollgate::limits::algorithm::decide_all_or_nothing;
+use tollgate::limits::check::{Check, Hits};
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::query::{Descriptor, Entry, Query};
 use tollgate::telemetry::metric::Metrics;

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use tokio::sync::mpsc;
-use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
-use tollgate::limit::Limit;
+use tollgate::limits::Limit;
+use tollgate::limits::algorithm::Counter;
 use tollgate::store::redis::topology::cluster;
 
 use super::resp::Reply;

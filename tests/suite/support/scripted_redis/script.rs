@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use tollgate::algorithm::charge::Charge;
-use tollgate::algorithm::{Counter, Decide};
 use tollgate::base::time::{MICROS_PER_SECOND, Span, Time};
-use tollgate::check::{Call, Hits};
-use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
+use tollgate::limits::algorithm::charge::Charge;
+use tollgate::limits::algorithm::{Counter, Decide};
+use tollgate::limits::check::{Call, Hits};
+use tollgate::limits::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
 
 use super::commands::{Database, WRONG_TYPE};
 use super::resp::Reply;

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use tollgate::proto::envoy::service::discovery::v3::DiscoveryResponse;
+use tollgate::base::proto::envoy::service::discovery::v3::DiscoveryResponse;
 
 use crate::support::http::{Connection, Reply};
 use crate::support::xds::{Puppet, TYPE_URL, resource_of, response, rules_of};

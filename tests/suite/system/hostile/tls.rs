@@ -32,7 +32,7 @@ async fn call(server: &TestServer, authority: &Authority) -> tonic::Code {
     roots
         .add(CertificateDer::from_pem_file(authority.cacert()).expect("it is a certificate"))
         .expect("it is an authority's");
-    let versions = ClientConfig::builder_with_provider(tollgate::net::tls::provider())
+    let versions = ClientConfig::builder_with_provider(tollgate::base::net::tls::provider())
         .with_safe_default_protocol_versions();
     let mut config =
         versions.expect("they are known").with_root_certificates(roots).with_no_client_auth();
@@ -77,7 +77,7 @@ async fn client_that_stops_after_its_hello_is_evicted() {
     let server = builder.start();
     // What a client says first, as long as it needs no answer.
     let mut hello = Vec::new();
-    let config = ClientConfig::builder_with_provider(tollgate::net::tls::provider())
+    let config = ClientConfig::builder_with_provider(tollgate::base::net::tls::provider())
         .with_safe_default_protocol_versions();
     let config = config
         .expect("they are known")

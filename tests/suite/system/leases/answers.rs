@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 /// Asserts that answers are equal, but what remains may differ by so much, and seconds by one,
 /// since a second may begin between two calls.

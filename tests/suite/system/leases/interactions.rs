@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate::proto::envoy::r#type::v3::RateLimitUnit;
+use tollgate::base::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::base::proto::envoy::r#type::v3::RateLimitUnit;
 
 use super::GIVEN_BACK_AFTER;
 use super::answers::assert_equal;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use prost::Message as _;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 use crate::support::raw_grpc::{Connection, Ended, frame};
 use crate::support::{Code, TestServer, eventually, request};

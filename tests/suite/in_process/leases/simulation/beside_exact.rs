@@ -4,10 +4,10 @@
 #![expect(clippy::cast_precision_loss, reason = "numbers of calls are small")]
 
 use fastrand::Rng;
-use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
-use tollgate::check::Hits;
-use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::check::Hits;
+use tollgate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 
 use super::history::{Act, Caller, DAY, History, Network, Step, limit_of};
 use super::laws::{Broken, Kept};

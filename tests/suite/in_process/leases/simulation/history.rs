@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use tollgate::base::time::{Span, Time};
-use tollgate::limit::{Algorithm, LeaseTerms, Limit, OverLimitHits, Terms, Unit};
+use tollgate::limits::{Algorithm, LeaseTerms, Limit, OverLimitHits, Terms, Unit};
 
 /// The beginning of a day, and so of a window of every limit here.
 pub(super) const DAY: u64 = 1_700_006_400_000_000;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tollgate::algorithm::Counter;
-use tollgate::algorithm::lease::Events;
 use tollgate::base::time::{Span, Time};
-use tollgate::check::Hits;
-use tollgate::limit::Limit;
+use tollgate::limits::Limit;
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::algorithm::lease::Events;
+use tollgate::limits::check::Hits;
 
 /// A law that does not hold, and how.
 #[derive(Debug, Clone)]

@@ -1,12 +1,12 @@
 //! One replica of the simulation: the real state machines, as `store/redis/leases.rs` keeps them.
 
-use tollgate::algorithm::Counter;
-use tollgate::algorithm::lease::{
+use tollgate::base::time::{Span, Time};
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::algorithm::lease::{
     Answer, Asked, Demand, Events, GiveBack, LeasedCounter, Settled, Take, TakeReply,
 };
-use tollgate::base::time::{Span, Time};
-use tollgate::check::{Effect, Verdict};
-use tollgate::limit::{LeaseTerms, Limit};
+use tollgate::limits::check::{Effect, Verdict};
+use tollgate::limits::{LeaseTerms, Limit};
 
 use super::laws::{Broken, Kept, Ledger, Peak, check_identity};
 

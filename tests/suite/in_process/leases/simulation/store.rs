@@ -1,10 +1,10 @@
 //! The store of the simulation: what Redis does to one counter, with the algorithms of the project.
 
-use tollgate::algorithm::Counter;
-use tollgate::algorithm::lease::PART_OF_REMAINING;
 use tollgate::base::time::Time;
-use tollgate::check::{Call, Hits};
-use tollgate::limit::{Algorithm, Limit};
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::algorithm::lease::PART_OF_REMAINING;
+use tollgate::limits::check::{Call, Hits};
+use tollgate::limits::{Algorithm, Limit};
 
 use super::Mistake;
 

@@ -6,10 +6,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use fastrand::Rng;
-use tollgate::algorithm::lease::{Answer, Asked, GiveBack, Settled, Take};
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Effect, Hits};
-use tollgate::limit::{LeaseTerms, Limit};
+use tollgate::limits::algorithm::lease::{Answer, Asked, GiveBack, Settled, Take};
+use tollgate::limits::check::{Effect, Hits};
+use tollgate::limits::{LeaseTerms, Limit};
 
 use super::Mistake;
 use super::history::{Act, Caller, History, Step};

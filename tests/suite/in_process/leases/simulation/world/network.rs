@@ -1,9 +1,9 @@
 //! Requests and replies: their delays and losses, and what they do at both ends.
 
-use tollgate::algorithm::Counter;
-use tollgate::algorithm::lease::{GiveBack, Settled, Take, TakeReply};
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Effect, Hits};
+use tollgate::limits::algorithm::Counter;
+use tollgate::limits::algorithm::lease::{GiveBack, Settled, Take, TakeReply};
+use tollgate::limits::check::{Effect, Hits};
 
 use super::super::Mistake;
 use super::super::laws::Kept;
@@ -189,7 +189,7 @@ impl World<'_> {
     fn settle(
         &mut self,
         id: usize,
-        asked: tollgate::algorithm::lease::Asked,
+        asked: tollgate::limits::algorithm::lease::Asked,
         settled: Settled,
     ) -> Kept {
         let Request { replica: index, limit, command, .. } = self.requests[id];

@@ -1,0 +1,272 @@
+//! `/api/v1/top`: the keys with the most hits of each rule.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio_util::task::TaskTracker;
+
+use crate::base::http::response_budget::{ResponseBudget, place_of};
+use crate::base::removed::replacement;
+use crate::base::text::Text;
+use crate::operator::admin::api::answer::{self, Rejected};
+use crate::operator::admin::api::top_sums::Sums;
+use crate::operator::admin::query_string::Pairs;
+use crate::operator::observe;
+use crate::operator::observe::redact::{Redacted, Values};
+use crate::operator::observe::top_keys::windows::{By, Window};
+use crate::operator::observe::top_keys::{RuleKeys, Selection, TopKeys};
+use crate::report::counter::Entries;
+use crate::report::top::{KeyHits, TopKeys as TopAnswer};
+use crate::rules::{Descriptor, LiveRules, Query};
+
+/// Answers of `/api/v1/top` that are prepared at a time: the keys of thousands of rules take tens
+/// of megabytes.
+// bound top_queries_max: the next one waits; tollgate_admin_responses_full_total
+const QUERIES_MAX: usize = 1;
+
+/// Answers which keys have the most hits.
+#[derive(Debug)]
+pub(crate) struct Top {
+    pub(crate) keys: TopKeys,
+    rules: Arc<LiveRules>,
+    queries: Arc<Semaphore>,
+    /// The budget of the admin listener.
+    responses: ResponseBudget,
+    tasks: TaskTracker,
+}
+
+/// The parameters of a request.
+struct TopQuery {
+    selection: Selection,
+    window: Window,
+    by: By,
+}
+
+/// The entries of a key of this process.
+type Key = Arc<observe::top_keys::entries::Entries>;
+
+/// Hits of this process, and the permit that counts them among those in memory.
+#[derive(Default)]
+struct Prepared {
+    sums: Sums,
+    permit: Permit,
+}
+
+/// `None` only at the end of the process.
+type Permit = Option<OwnedSemaphorePermit>;
+
+impl Top {
+    pub(crate) fn new(keys: TopKeys, rules: Arc<LiveRules>, responses: ResponseBudget) -> Self {
+        Self {
+            keys,
+            rules,
+            queries: Arc::new(Semaphore::new(QUERIES_MAX)),
+            responses,
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    /// The answer to a GET with this query string, as `show` shows it.
+    pub(crate) async fn read<T: Default + Send + 'static>(
+        self: &Arc<Self>,
+        replica: &str,
+        query: &str,
+        values: Values,
+        show: impl FnOnce(TopAnswer) -> T + Send + 'static,
+    ) -> Result<T, Rejected> {
+        let query = TopQuery::read(query)?;
+        let prepared = self.sums(query.selection, query.window, values).await?;
+        let replica = replica.to_owned();
+        let shown = move || {
+            let Prepared { sums, permit } = prepared;
+            let rules = sums.first(query.by);
+            (show(TopAnswer { replica, rules }), permit)
+        };
+        let (shown, _permit) = spawn_blocking(shown).await.unwrap_or_default();
+        Ok(shown)
+    }
+
+    /// The keys of one rule of this process.
+    pub(crate) async fn of_rule(
+        self: &Arc<Self>,
+        selection: Selection,
+        window: Window,
+        by: By,
+        values: Values,
+    ) -> Result<Vec<KeyHits>, Rejected> {
+        let prepared = self.sums(selection, window, values).await?;
+        let rule = prepared.sums.first(by).into_iter().next();
+        Ok(rule.map_or_else(Vec::new, |rule| rule.keys))
+    }
+
+    /// The hits that this process counted.
+    async fn sums(
+        self: &Arc<Self>,
+        selection: Selection,
+        window: Window,
+        values: Values,
+    ) -> Result<Prepared, Rejected> {
+        let add = move |top: &Self, read: &[RuleKeys], permit| {
+            let mut sums = Sums::default();
+            for rule in read {
+                top.add(&mut sums, rule, values);
+            }
+            Prepared { sums, permit }
+        };
+        self.prepare(selection, window, add).await
+    }
+
+    /// Reads keys on other threads: they may be many, and this one answers liveness probes. What
+    /// was begun is finished, even if its request is cancelled meanwhile. Requests of clients that
+    /// are gone may wait: the end of a connection is not noticed behind a pipelined request.
+    async fn prepare<T: Default + Send + 'static>(
+        self: &Arc<Self>,
+        selection: Selection,
+        window: Window,
+        prepare: impl FnOnce(&Self, &[RuleKeys], Permit) -> T + Send + 'static,
+    ) -> Result<T, Rejected> {
+        let permit = place_of(&self.queries).await;
+        if permit.is_none() {
+            return Err(self.responses.rejected(answer::full));
+        }
+        let top = self.clone();
+        let prepare = async move {
+            let read = top.keys.read(selection, window).await;
+            let prepare = move || prepare(&top, &read, permit);
+            spawn_blocking(prepare).await.unwrap_or_default()
+        };
+        Ok(self.tasks.spawn(prepare).await.unwrap_or_default())
+    }
+
+    fn add(&self, sums: &mut Sums, rule: &RuleKeys, values: Values) {
+        for key in &rule.keys {
+            let query = query_of(&rule.domain, &key.entries);
+            // Without rules those that counted it were withdrawn.
+            let Some(shown) = self.shown(&query, values) else {
+                continue;
+            };
+            sums.add(&rule.domain, &rule.rule, shown, key.counts);
+        }
+    }
+
+    /// `None` if values cannot be left out, because there are no rules.
+    fn shown(&self, query: &Query<'_>, values: Values) -> Option<Entries> {
+        match (values, self.rules.load().as_ref()) {
+            (Values::Clear, _) => Some(key_of(query)),
+            (Values::Dropped, Some(rules)) => Some(key_of(&Redacted::of(query, rules).query())),
+            (Values::Dropped, None) => None,
+        }
+    }
+}
+
+fn query_of<'k>(domain: &'k str, entries: &'k Key) -> Query<'k> {
+    Query {
+        domain: domain.as_bytes(),
+        descriptors: [Descriptor::new(entries.iter())].into_iter().collect(),
+        ..Query::default()
+    }
+}
+
+/// The key of a request with one descriptor.
+fn key_of(query: &Query<'_>) -> Entries {
+    query.descriptors.iter().flat_map(entries_of).collect()
+}
+
+fn entries_of(descriptor: &Descriptor<'_>) -> Entries {
+    let shown = |bytes| Text(bytes).shown().into_owned();
+    descriptor.entries.iter().map(|entry| [shown(entry.key), shown(entry.value)]).collect()
+}
+
+impl TopQuery {
+    fn read(query: &str) -> Result<Self, Rejected> {
+        let pairs = Pairs::new(query);
+        reject_removed(&pairs, "scope")?;
+        let text = |name: &str| {
+            let value = pairs.first(name);
+            (!value.is_empty()).then(|| Text(value).shown().into_owned())
+        };
+        Ok(Self {
+            selection: Selection { domain: text("domain"), rule: text("rule") },
+            window: one_of(&pairs, "window", Window::Minute)?,
+            by: one_of(&pairs, "by", By::OverLimit)?,
+        })
+    }
+}
+
+/// Rejects a parameter of earlier versions.
+pub(crate) fn reject_removed(pairs: &Pairs, name: &str) -> Result<(), Rejected> {
+    let value = Text(pairs.first(name)).shown();
+    let written = [format!("{name}="), format!("{name}={value}")];
+    let removed = written.iter().filter(|_| !value.is_empty());
+    let mut removed = removed.filter_map(|written| Some((written, replacement(written)?)));
+    match removed.next() {
+        None => Ok(()),
+        Some((written, replacement)) => {
+            Err(Rejected::bad_request(format!("unknown parameter {written}; {replacement}")))
+        }
+    }
+}
+
+/// The value of a parameter that has a few.
+pub(crate) fn one_of<T: FromStr<Err = String>>(
+    pairs: &Pairs,
+    name: &str,
+    default: T,
+) -> Result<T, Rejected> {
+    let value = Text(pairs.first(name)).shown();
+    if value.is_empty() {
+        return Ok(default);
+    }
+    value.parse().map_err(|error| Rejected::bad_request(format!("{name} is {value:?}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::StatusCode;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::base::time::{Clock, Time};
+    use crate::telemetry::metric::Metrics;
+
+    /// Of no keys.
+    fn top(metrics: &Metrics) -> Arc<Top> {
+        Arc::new(Top::new(
+            TopKeys::new(Clock::starting_at(Time::default()), metrics),
+            Arc::default(),
+            ResponseBudget::new(metrics),
+        ))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queries_do_not_wait_for_others_for_ever() {
+        let metrics = Metrics::new();
+        let top = top(&metrics);
+        let read = async || top.read("a", "", Values::Clear, |answer| answer.rules.len()).await;
+        let other = top.queries.clone().acquire_owned().await;
+        let rejected = timeout(Duration::from_secs(6), read()).await;
+        let rejected = rejected.expect("it waits for 5 s").err();
+        let status = rejected.map(|rejected| rejected.status);
+        assert_eq!(status, Some(StatusCode::SERVICE_UNAVAILABLE));
+        let page = metrics.page();
+        assert!(page.contains("tollgate_admin_responses_full_total 1"), "{page}");
+        drop(other);
+        assert_eq!(read().await.ok(), Some(0));
+    }
+
+    #[test]
+    fn parameters_are_read() {
+        let query = TopQuery::read("domain=a%26b&rule=r+s&window=60m");
+        let query = query.unwrap_or_else(|rejected| panic!("{rejected:?}"));
+        let Selection { domain, rule } = &query.selection;
+        assert_eq!((domain.as_deref(), rule.as_deref()), (Some("a&b"), Some("r s")));
+        assert_eq!((query.window, query.by), (Window::Hour, By::OverLimit));
+        for invalid in ["window=2m", "by=keys", "scope=fleet"] {
+            assert!(TopQuery::read(invalid).is_err(), "{invalid}");
+        }
+    }
+}
