@@ -148,8 +148,7 @@ pub(crate) fn agreement(agreed: u64, requests: u64) -> String {
         return "–".to_owned();
     }
     #[expect(clippy::cast_precision_loss, reason = "a share is shown to 4 digits")]
-    let agreed = agreed as f64;
-    let requests = requests as f64;
+    let (agreed, requests) = (agreed as f64, requests as f64);
     let share = agreed / requests;
     let z2 = Z * Z;
     let middle = share + z2 / (2.0 * requests);

@@ -33,7 +33,7 @@ pub(super) fn failure(test: &CaseResult) -> String {
         return String::new();
     };
     let differences = failure.mismatches.iter().map(difference);
-    format!("\nfailed: {}\n{}{}\n", test.name, differences.collect::<String>(), moment(failure),)
+    format!("\nfailed: {}\n{}{}\n", test.name, differences.collect::<String>(), moment(failure))
 }
 
 fn difference(mismatch: &Mismatch) -> String {

@@ -162,7 +162,7 @@ impl RuleFiles {
         for name in names {
             match self.read(&name, FILE_BYTES_MAX) {
                 Ok(bytes) => {
-                    listed.push(Listed { etag: ETag::of(&bytes), bytes: bytes.len(), name })
+                    listed.push(Listed { etag: ETag::of(&bytes), bytes: bytes.len(), name });
                 }
                 // A folder, or removed since.
                 Err(EditError::Missing(_)) => {}

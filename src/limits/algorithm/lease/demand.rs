@@ -79,7 +79,6 @@ pub(super) fn take_size(
     replicas: NonZeroU32,
 ) -> u64 {
     let replicas = u64::from(replicas.get());
-    let capacity = capacity;
     let most =
         (remaining / (PART_OF_REMAINING * replicas)).min(capacity / (PART_OF_LIMIT * replicas));
     let held_max = (demand.saturating_mul(3) / 2).min(capacity / (PART_HELD * replicas));
