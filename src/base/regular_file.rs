@@ -49,7 +49,6 @@ pub(crate) fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> 
         return Err(too_large(bytes_max));
     }
     let mut bytes = Vec::with_capacity(size);
-    // bounded by setting_bytes_max
     file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > bytes_max {
         return Err(too_large(bytes_max));

@@ -149,7 +149,8 @@ fn all_that_queues_waits_or_reads_has_a_bound() {
             for start in BOUNDED.iter().filter(|start| line.contains(*start)) {
                 let statement: String = source.lines[number..].iter().take(6).cloned().collect();
                 let statement = statement.split(';').next().unwrap_or_default();
-                let has_constant = words(statement).any(|word| word.ends_with("_MAX"));
+                let has_constant =
+                    words(statement).any(|word| word.ends_with("_MAX") || word.ends_with("_max"));
                 let above = source.lines[..number].iter().rev().take(3);
                 let is_named = above
                     .filter_map(|line| line.trim().strip_prefix("// bounded by "))
