@@ -8,7 +8,7 @@ const LIST: &str = "`tollgate usage DOMAIN -e KEY=VALUE` has the limits of one k
 const RECORD: &str = "Envoy's access log has the requests if RESPONSE_DYNAMIC_METADATA is true, and `tollgate replay` reads it";
 const FLEET: &str = "replicas share their counters in Redis, Prometheus adds up their rates, and the top keys of one are a sample of the same traffic";
 
-const VERSIONS: &str = "keep versions of rules files in git";
+const VERSIONS: &str = "a service keeps no versions of rules files: keep them in git";
 
 /// Names as they are written, and what replaces them.
 const REMOVED: &[(&str, &str)] = &[

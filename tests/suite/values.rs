@@ -116,7 +116,6 @@ async fn values_are_on_no_page_without_a_token_and_on_all_with_one() {
         for expected in [
             "/trial",
             "/api/v1/top?by=hits",
-            "/api/v1/rules/rules.yaml/check",
             "/console/rule?domain=d&rule=d.user",
             "/console/trial",
         ] {
