@@ -5,6 +5,7 @@
 use crate::support::cluster::ClusterProcess;
 use crate::support::fault::Servers as _;
 use crate::support::http;
+use crate::support::idle_proxy::IdleProxy;
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::SentinelProcess;
 use crate::support::{Builder, Code, TestServer, limit_of, look_until};
@@ -125,4 +126,41 @@ fn with_settings(settings: &[(&'static str, String)]) -> Builder {
     settings.iter().fold(TestServer::with_rules(&limit_of(LIMIT)), |service, (name, value)| {
         service.with_env(name, value)
     })
+}
+
+/// A proxy closes both directions while nothing is on the way.
+#[tokio::test]
+async fn of_a_proxy_with_a_timeout() {
+    let redis = RedisProcess::start();
+    let proxy = IdleProxy::before(redis.port());
+    let server = TestServer::with_rules(&limit_of(LIMIT))
+        .with_env("REDIS_URL", &proxy.addr.to_string())
+        .start();
+    let mut client = server.client().await;
+    let mut admitted = 0;
+    for _ in 1..=2 * LIMIT {
+        admitted += u32::from(client.ask("d", &[("k", "v")]).await == Code::Ok);
+        let closed = proxy.closed();
+        look_until("the proxy closes connections", || proxy.closed() > closed + 1);
+    }
+    assert_eq!(admitted, LIMIT);
+    server.assert_not_logged("unreachable");
+    server.assert_metric("tollgate_store_breaker_opened_total", 0.0);
+}
+
+/// The service that a trial is in front of.
+#[tokio::test]
+async fn of_the_upstream_of_a_trial() {
+    let upstream = TestServer::with_rules(&limit_of(LIMIT)).start();
+    let proxy = IdleProxy::before(upstream.grpc.port());
+    let server = TestServer::with_rules(&limit_of(LIMIT))
+        .with_env("TRIAL_UPSTREAM", &proxy.addr.to_string())
+        .start();
+    let mut client = server.client().await;
+    for call in 1..=2 * LIMIT {
+        let expected = if call <= LIMIT { Code::Ok } else { Code::OverLimit };
+        assert_eq!(client.ask("d", &[("k", "v")]).await, expected, "{call}");
+        let closed = proxy.closed();
+        look_until("the proxy closes the connection", || proxy.closed() > closed);
+    }
 }
