@@ -39,9 +39,7 @@ async fn a_dns_server_that_does_not_respond_does_not_delay_the_end() {
         let names = fs::read_dir(&tasks)
             .expect("it runs")
             .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
-        let names: Vec<String> = names.collect();
-        names.iter().any(|name| name == "resolver\n")
-            && names.iter().any(|name| name == "main-blocking\n")
+        names.filter(|name| name == "main-blocking\n").count() >= 2
     });
 
     let begun = Instant::now();
