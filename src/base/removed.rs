@@ -1,5 +1,5 @@
-//! Settings, paths, parameters and commands that are no more, and what replaces each: whoever uses
-//! one reads it.
+//! Settings, paths, parameters and commands that were removed. The error or warning about one that
+//! is still used names its replacement.
 
 const CANDIDATE: &str = "`tollgate replay --compare` shows what other rules would change of recorded requests, and shadow_mode or enforce_percent try a limit on live traffic";
 const HASHES: &str =

@@ -363,10 +363,10 @@ impl Migration<'_> {
             let port = to.port().to_string();
             let auth = to.password().map_or(Vec::new(), |password| vec!["AUTH", password]);
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            from.command::<()>(
-                &[&["MIGRATE", &host, &port, "", "0", "5000"][..], &auth[..], &["KEYS"][..], &keys]
-                    .concat(),
-            );
+            let to = ["MIGRATE", &host, &port, "", "0", "5000"];
+            let migrate = [&to[..], &auth[..], &["KEYS"][..], &keys].concat();
+            // On a busy machine a node may miss the others for a moment (CLUSTERDOWN).
+            look_until("the keys are moved", || from.tries(&migrate));
         }
         keys.len()
     }

@@ -142,6 +142,7 @@ local function decide_all_or_nothing(first, arguments, count)
     for index = 0, count - 1 do
       local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
       local check = checks[index]
+      -- equivalent: `>` -> `~=`: what is below 0 is a refund, and was let through before
       if check.over and not drops and (cost < 0 or enforcing and cost > 0) then
         local over, changed
         slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
