@@ -147,20 +147,3 @@ async fn of_a_proxy_with_a_timeout() {
     server.assert_not_logged("unreachable");
     server.assert_metric("tollgate_store_breaker_opened_total", 0.0);
 }
-
-/// The service that a trial is in front of.
-#[tokio::test]
-async fn of_the_upstream_of_a_trial() {
-    let upstream = TestServer::with_rules(&limit_of(LIMIT)).start();
-    let proxy = IdleProxy::before(upstream.grpc.port());
-    let server = TestServer::with_rules(&limit_of(LIMIT))
-        .with_env("TRIAL_UPSTREAM", &proxy.addr.to_string())
-        .start();
-    let mut client = server.client().await;
-    for call in 1..=2 * LIMIT {
-        let expected = if call <= LIMIT { Code::Ok } else { Code::OverLimit };
-        assert_eq!(client.ask("d", &[("k", "v")]).await, expected, "{call}");
-        let closed = proxy.closed();
-        look_until("the proxy closes the connection", || proxy.closed() > closed);
-    }
-}
