@@ -13,7 +13,7 @@ use crate::app::build::App;
 use crate::app::run::Signal;
 use crate::app::settings::{Resolved, Settings};
 use crate::base::environment::Environment;
-use crate::base::runtime;
+use crate::base::{removed, runtime};
 use crate::cli::output::{CliError, error_line, print};
 use crate::rules::config::error::did_you_mean;
 use crate::telemetry::log::{self, Format, Level, Log};
@@ -106,6 +106,10 @@ fn must_be_a_directory(path: &Path, subcommands: &[String]) -> Result<(), CliErr
     };
     let names = subcommands.iter().map(|name| &**name);
     let problem = format!("read rules from {}: {problem}", path.display());
+    let removed = removed::replacement(&format!("tollgate {}", path.display()));
+    if let Some(replacement) = removed {
+        return Err(CliError::Usage(format!("{problem}; this was removed: {replacement}")));
+    }
     Err(match path.to_str().and_then(|word| did_you_mean(word, names)) {
         Some(name) => CliError::Usage(format!("{problem}; did you mean `tollgate {name}`?")),
         None => CliError::Config(format!(

@@ -545,6 +545,7 @@ fn every_subcommand_reads_rules_by_runtime_settings() {
 const NO_DIRECTORY: &str = "
 explian => read rules from explian: No such file or directory (os error 2); did you mean `tollgate explain`?
 serve chekc => did you mean `tollgate check`?
+candidate => this was removed: `tollgate replay --compare`
 limits => name a directory of rules files, or a subcommand: serve, config, healthcheck, check, trial
 /no/such/rules => read rules from /no/such/rules: No such file or directory
 check /no/such/directory => /no/such/directory
@@ -557,8 +558,8 @@ fn a_mistyped_subcommand_does_not_serve() {
     for line in NO_DIRECTORY.trim().lines() {
         let (arguments, expected) = line.split_once(" => ").expect("arguments => an error");
         let arguments: Vec<&str> = arguments.split(' ').collect();
-        let is_mistyped = expected.contains("did you mean");
-        let code = if is_mistyped { 64 } else { 78 };
+        let is_command = ["did you mean", "was removed"].iter().any(|text| expected.contains(text));
+        let code = if is_command { 64 } else { 78 };
         // Should it serve all the same, then on ports that no other test uses.
         let ports = ["PORT", "GRPC_PORT", "DEBUG_PORT"].map(|name| (name, "0"));
         let ran = tollgate_with_env(&arguments, &ports);
