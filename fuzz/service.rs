@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tollgate::base::time::{Clock, ManualClock, Time};
-use tollgate::rules::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{Observers, Parts, Settings, Shared};
 use tollgate::operator::observe::feed::OverLimitFeed;
 use tollgate::operator::observe::redact::Values;
+use tollgate::rules::config::{self, CompileOptions, Source};
 use tollgate::rules::stats::StatsTable;
 use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::store::{Backend, memory::Counters};

@@ -13,7 +13,7 @@ use tollgate::store::redis::fallback::peers::Peers;
 
 const START: Time = Time::from_micros(1_700_000_000_000_000);
 const OWN: &str = "5000000000000000";
-const LIMIT: u32 = 10;
+const LIMIT: u64 = 10;
 
 fuzz_target!(|text: &str| {
     let configured = Share::one_of(NonZeroU32::MIN);

@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tollgate::api::Api;
 use tollgate::api::connection::{ConnectionLimits, Connections};
 use tollgate::api::socket::{Accepted, OpenGuard};
-use tollgate::base::shutdown::Lifecycle;
 use tollgate::base::http::budget::HttpMetrics;
+use tollgate::base::shutdown::Lifecycle;
 use tollgate::telemetry::metric::{Gauge, Metrics};
 use tollgate::telemetry::traces::Traces;
 

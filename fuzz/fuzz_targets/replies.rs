@@ -133,13 +133,12 @@ async fn run(choice: Choice, replies: Arc<[u8]>) {
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
     let remote = redis.open();
-    let checks = checks(choice);
+    let mut checks = checks(choice);
+    for check in &mut checks {
+        check.group = choice.all_or_nothing().into();
+    }
     for _ in 0..2 {
-        let request = CheckRequest {
-            checks: checks.iter().cloned().collect(),
-            all_or_nothing: choice.all_or_nothing(),
-            deadline: None,
-        };
+        let request = CheckRequest { checks: checks.iter().cloned().collect(), deadline: None };
         let decided = tokio::time::timeout(ANSWER_MAX, remote.decide(&request, clock.now(), None))
             .await
             .expect("an answer in time");

@@ -9,9 +9,9 @@ use prost::Message as _;
 use tollgate::api::convert;
 use tollgate::api::decode::{self, QueryError};
 use tollgate::api::request_size::DESCRIPTORS_MAX;
+use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::base::time::{ManualClock, Span};
 use tollgate::limiter::Limiter;
-use tollgate::base::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::telemetry::metric::Metrics;
 
 #[path = "../service.rs"]
