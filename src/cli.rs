@@ -253,9 +253,11 @@ fn replacement(error: &clap::Error, arguments: &[OsString]) -> Option<&'static s
     let Some(ContextValue::String(unknown)) = shown else {
         return None;
     };
+    if unknown.starts_with('-') {
+        return removed::replacement(unknown);
+    }
     let of_command = || removed::replacement(&format!("tollgate {}", arguments.get(1)?.to_str()?));
-    let is_flag = unknown.starts_with('-');
-    removed::replacement(unknown).or_else(|| if is_flag { None } else { of_command() })
+    removed::replacement(unknown).or_else(of_command)
 }
 
 fn subcommands() -> Vec<String> {

@@ -7,7 +7,6 @@ const HASHES: &str =
 const LIST: &str = "`tollgate usage DOMAIN -e KEY=VALUE` has the limits of one key; warn_at reports the keys that are near a limit in the log and as events, and `tollgate top` has those with the most hits";
 const RECORD: &str = "Envoy's access log has the requests if RESPONSE_DYNAMIC_METADATA is true, and `tollgate replay` reads it";
 const FLEET: &str = "replicas share their counters in Redis, Prometheus adds up their rates, and the top keys of one are a sample of the same traffic";
-
 const VERSIONS: &str = "a service keeps no versions of rules files: keep them in git";
 
 /// Names as they are written, and what replaces them.
@@ -29,6 +28,10 @@ const REMOVED: &[(&str, &str)] = &[
     ("ADMIN_REDACT=hash", HASHES),
     ("ADMIN_REDACT_KEY", HASHES),
     ("CANDIDATE_SUBDIRECTORY", CANDIDATE),
+    (
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+        "the prometheus receiver of an OpenTelemetry collector reads /metrics",
+    ),
     ("RECORD_FILE", RECORD),
     ("RECORD_FILE_BYTES_MAX", RECORD),
     ("RECORD_REDACT", RECORD),
@@ -38,10 +41,6 @@ const REMOVED: &[(&str, &str)] = &[
     ("rollback", VERSIONS),
     ("rule=", LIST),
     ("scope=fleet", FLEET),
-    (
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-        "the prometheus receiver of an OpenTelemetry collector reads /metrics",
-    ),
     ("tollgate candidate", CANDIDATE),
     ("tollgate usage", LIST),
 ];
