@@ -1,8 +1,6 @@
 # CI runs these targets. `make help` lists them.
 .DEFAULT_GOAL := help
 CARGO ?= cargo
-# Most tests wait for processes, so more of them run at a time than there are processors.
-export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
 GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
 # Every file is a target.

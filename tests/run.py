@@ -20,6 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CARGO = os.environ.get("CARGO", "cargo")
+# Tests at a time: most wait for processes, so more of them run than there are processors.
+THREADS = 3 * (os.cpu_count() or 1)
 # Rows of the tables of the slowest tests and groups.
 SLOWEST = 10
 # libtest prints the seconds of a test only if RUSTC_BOOTSTRAP is set. As a variable of cargo it would rebuild everything.
@@ -43,7 +45,7 @@ class Tests:
 
     targets: list
     tests: list
-    # How many at a time; by default as RUST_TEST_THREADS says.
+    # How many at a time; by default `THREADS`.
     threads: int | None = None
 
 
@@ -183,7 +185,7 @@ class Run:
         environment = os.environ | {"PROPTEST_RNG_SEED": SEED}
         command = [CARGO, *WITH_TIMES, "test", "--no-fail-fast", *tests.targets]
         command += ["--", "-Zunstable-options", "--report-time", "--format=pretty", *tests.tests]
-        command += [f"--test-threads={tests.threads}"] if tests.threads else []
+        command += [f"--test-threads={tests.threads or THREADS}"]
         failed = []
         with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace") as process:
             for line in process.stdout:
