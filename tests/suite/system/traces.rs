@@ -12,6 +12,7 @@ use tonic::{Code, Request};
 
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::http::Connection;
+use crate::support::idle_proxy::IdleProxy;
 use crate::support::otlp::{Batch, Collector, Span};
 use crate::support::redis::RedisProcess;
 use crate::support::{
@@ -165,6 +166,30 @@ async fn spans_name_the_rule_over_limit_and_the_outage_policy() {
     let execution = collector.wait_for("it has a parent", |span| span.id == trip.parent);
     assert!(attribute(&execution, "tollgate.store_policy").starts_with("deny ("), "{execution:#?}");
     assert_eq!(attribute(&execution, "tollgate.source"), "fallback");
+}
+
+#[tokio::test]
+async fn spans_arrive_after_a_proxy_has_closed_the_idle_connection() {
+    let collector = Collector::start();
+    for port in [collector.http.port(), collector.grpc.port()] {
+        let proxy = IdleProxy::before(port);
+        let protocol = if port == collector.grpc.port() { "grpc" } else { "http" };
+        let server = traced_to(TestServer::with_rules(&limit_of(1_000)), proxy.addr)
+            .with_env("TRACING_EXPORTER_PROTOCOL", protocol)
+            .start();
+        let before = spans_of_calls(&collector);
+        for calls in 1..=3 {
+            call(&server, &[]).await;
+            look_until("each call is traced", || spans_of_calls(&collector) == before + calls);
+            let closed = proxy.closed();
+            look_until("the proxy closes the connection", || proxy.closed() > closed);
+        }
+        server.assert_metric("tollgate_spans_lost_total{cause=\"failed\"}", 0.0);
+    }
+}
+
+fn spans_of_calls(collector: &Collector) -> usize {
+    collector.spans().iter().filter(|span| span.name == CALL).count()
 }
 
 #[tokio::test]

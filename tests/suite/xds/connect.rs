@@ -11,8 +11,11 @@ use tollgate::base::proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use crate::support::certificates::{Authority, KeyForm};
+use crate::support::idle_proxy::IdleProxy;
 use crate::support::xds::{ControlPlane, Puppet, Stream, response, rules_of};
-use crate::support::{Builder, Client, TestServer, assert_settings_rejected, eventually, limit_of};
+use crate::support::{
+    Builder, Client, TestServer, assert_settings_rejected, eventually, limit_of, look_until,
+};
 use crate::xds::helpers::{GATEWAY, asking, has_limit, logged, resource};
 
 #[tokio::test]
@@ -86,6 +89,19 @@ async fn a_self_signed_certificate_is_accepted_where_it_is_trusted() {
         .with_env("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ca.to_str().expect("a plain name"))
         .start();
     logged(&distrusting, "(CA:TRUE), and not itself trusted; trust it").await;
+}
+
+#[tokio::test]
+async fn rules_arrive_after_a_proxy_has_closed_the_idle_stream() {
+    let plane = ControlPlane::start();
+    let proxy = IdleProxy::before(plane.addr.port());
+    let server = asking(proxy.addr).start();
+    for requests in 1..=3 {
+        plane.serve(&requests.to_string(), &json!([resource("d", requests)]));
+        has_limit(&server, "d.k", requests).await;
+        let closed = proxy.closed();
+        look_until("the proxy closes the stream", || proxy.closed() > closed);
+    }
 }
 
 #[tokio::test]
