@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{Domain, Socket, Type};
 use tokio::time::Instant;
@@ -22,6 +23,8 @@ use crate::system::hostile::RESIDENT_MAX_KIB;
 
 /// More than any listener serves at once with one worker.
 const CLIENTS: usize = 1_100;
+/// Each would wait for the one before.
+const CALLS_IN_FLIGHT: usize = 64;
 /// Liveness and readiness: whether a client that asks once gets an answer.
 const PROBES: [(Listener, &str); 5] = [
     (Listener::Admin, "/"),
@@ -146,10 +149,12 @@ fn server() -> Builder {
 
 /// As many unknown domains as are kept apart, of about 1,000 bytes each.
 async fn name_unknown_domains(server: &TestServer) {
-    let mut client = server.client().await;
-    for index in 0..METRIC_SERIES_MAX {
+    let client = server.client().await;
+    let name = async |index| {
+        let mut client = client.clone();
         assert_eq!(client.ask(&format!("{index:x>1000}"), &[("k", "")]).await, Code::Ok);
-    }
+    };
+    stream::iter(0..METRIC_SERIES_MAX).for_each_concurrent(CALLS_IN_FLIGHT, name).await;
 }
 
 /// Clients that do nothing but GET a page, until this is dropped.
