@@ -414,7 +414,9 @@ fn a_real_redis_charges_what_the_model_does() {
     let server = RedisProcess::start();
     let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let world = RefCell::new(runtime.block_on(World::start(Some(&server))));
-    let played = TestRunner::new(super::outages::config(REAL_CASES)).run(&steps(), |steps| {
+    let config = super::outages::config(CASES);
+    let cases = REAL_CASES.max(config.cases / 100);
+    let played = TestRunner::new(ProptestConfig { cases, ..config }).run(&steps(), |steps| {
         let played = runtime.block_on(world.borrow_mut().play(&steps));
         played.map_err(TestCaseError::fail)
     });
