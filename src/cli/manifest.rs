@@ -24,6 +24,8 @@ pub(super) struct Manifest {
     pub(super) config_maps: Vec<Vec<Source>>,
     /// Sources with positions of their own.
     pub(super) quoted: Vec<Quoted>,
+    /// The name and text of each rules file of those ConfigMaps.
+    texts: Vec<Vec<(String, String)>>,
 }
 
 /// A source whose lines are not lines of the file that it is in.
@@ -66,11 +68,19 @@ pub(super) fn read(file: &Source) -> Option<Manifest> {
 }
 
 impl Manifest {
-    /// Adds the rules of a ConfigMap. Its document begins behind `first` lines.
+    /// Adds the rules of a ConfigMap, unless they are those of an earlier one: a hook of a chart
+    /// has a copy. Its document begins behind `first` lines.
     fn add(&mut self, file: &Source, map: &Node, first: usize) {
         let data = field(map, "data").and_then(Node::pairs).unwrap_or_default();
+        let rules = data.iter().filter(|(_, value)| is_rules(value.text()));
+        let texts = rules.clone().map(|(key, value)| (key.text().into(), value.text().into()));
+        let texts: Vec<(String, String)> = texts.collect();
+        if self.texts.contains(&texts) {
+            return;
+        }
+        self.texts.push(texts);
         let mut sources = Vec::new();
-        for (key, value) in data.iter().filter(|(_, value)| is_rules(value.text())) {
+        for (key, value) in rules {
             let location = Location {
                 line: value.location.line + u32::try_from(first).unwrap_or(u32::MAX),
                 ..value.location
@@ -230,6 +240,18 @@ items:
         }
         assert_eq!(&*manifest.config_maps[1][1].path, "m.yaml:28 data.quoted");
         assert_eq!(manifest.quoted[0].location.line, 28);
+    }
+
+    #[test]
+    fn copies_of_a_config_map_are_read_once() {
+        let map = |name: &str, domain: &str| {
+            format!(
+                "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata:\n  shop.yaml: |\n    domain: {domain}\n"
+            )
+        };
+        let text = [map("rules", "shop"), map("rules-check", "shop"), map("other", "other")];
+        let manifest = read(&source(&text.concat())).expect("it is a manifest");
+        assert_eq!(manifest.config_maps.len(), 2);
     }
 
     #[test]
