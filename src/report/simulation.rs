@@ -30,7 +30,7 @@ pub(crate) struct Scene {
     pub(crate) hits: u64,
     #[serde(rename = "period_us", serialize_with = "micros")]
     pub(crate) period: Span,
-    /// Which limits were never exceeded.
+    /// Which limits were over limit for no call.
     pub(crate) note: Option<String>,
     /// From the first call to the last.
     #[serde(rename = "lasted_us", serialize_with = "micros")]
@@ -59,7 +59,7 @@ pub(crate) struct Run {
     /// Calls that were let through, queued ones included.
     pub(crate) admitted: usize,
     /// Calls that were not.
-    pub(crate) refused: usize,
+    pub(crate) over_limit: usize,
     /// The most hits that started within any one period, wherever it starts.
     pub(crate) most_in_a_period: u64,
     /// The most hits that started in one window aligned to the epoch.
@@ -78,7 +78,7 @@ pub(crate) struct RunChart {
     /// Hits that started in each column.
     pub(crate) admitted: Vec<u64>,
     /// Hits over limit in it.
-    pub(crate) refused: Vec<u64>,
+    pub(crate) over_limit: Vec<u64>,
     /// The most in each column of what is limited: hits that started within the last period, or
     /// calls that go on.
     pub(crate) level: Vec<u64>,

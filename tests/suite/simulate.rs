@@ -82,7 +82,7 @@ fn no_traffic_exceeds_the_bound_of_the_algorithm() {
             assert!(
                 number("most_in_a_period") <= max(in_a_period)
                     && number("most_in_a_window") <= max(in_a_window)
-                    && number("admitted") + number("refused") == 1_000,
+                    && number("admitted") + number("over_limit") == 1_000,
                 "{line} at {traffic}: {run}"
             );
         }
@@ -100,12 +100,12 @@ fn runs_last_several_periods_and_note_limits_never_exceeded() {
     // 10,000 calls are over before the first burst is.
     let long = scene("--requests 20000 --unit hour --algorithm sliding_log");
     assert!(
-        number(&long, "lasted_us") > 4 * PERIOD_US && number(&long["runs"][0], "refused") > 0,
+        number(&long, "lasted_us") > 4 * PERIOD_US && number(&long["runs"][0], "over_limit") > 0,
         "{long}"
     );
     assert_eq!(long["note"], Value::Null);
     let short = "--requests 20000 --unit hour --calls 10000 --algorithm sliding_log";
-    let note = "the limit was never exceeded; all requests are within one period (1 h): increase --calls, or use a faster --traffic";
+    let note = "no call was over limit; all requests are within one period (1 h): increase --calls, or use a faster --traffic";
     assert_eq!(scene(short)["note"], note);
     assert!(simulate(short).contains(&format!("\nnote: {note}\n")), "{}", simulate(short));
     // More calls than a run may have would be needed.
@@ -115,15 +115,13 @@ fn runs_last_several_periods_and_note_limits_never_exceeded() {
     );
     let some =
         scene("--requests 10 --traffic steady --algorithm token_bucket,leaky_bucket,sliding_log");
-    assert_eq!(some["note"], "the limit was never exceeded");
+    assert_eq!(some["note"], "no call was over limit");
     let some = scene(
         "--requests 20000 --unit hour --calls 10000 --algorithm fixed_window,leaky_bucket,sliding_log",
     );
     assert!(
-        some["note"]
-            .as_str()
-            .is_some_and(|note| note
-                .starts_with("never exceeded: fixed_window; sliding_log; all requests are")),
+        some["note"].as_str().is_some_and(|note| note
+            .starts_with("no call was over limit of: fixed_window; sliding_log; all requests are")),
         "{some}"
     );
 }
@@ -162,12 +160,12 @@ fn concurrency_bounds_requests_at_once_and_releases_slots() {
     let of = |scene: usize, name| number(&output[scene].1, name);
     assert_eq!((of(0, "admitted"), of(0, "most_at_once")), (10_000, 8));
     assert_eq!(of(1, "most_at_once"), 10);
-    assert!(of(1, "refused") > 0);
+    assert!(of(1, "over_limit") > 0);
     // A lease that is shorter than calls forgets holders that are still at work.
     let forgotten =
         runs("--requests 10 --algorithm concurrency --hold 800ms --lease 100ms --traffic double");
     let run = &forgotten[0].1;
-    assert_eq!((number(run, "refused"), number(run, "most_at_once")), (0, 16));
+    assert_eq!((number(run, "over_limit"), number(run, "most_at_once")), (0, 16));
 }
 
 #[test]

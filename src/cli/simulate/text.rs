@@ -39,7 +39,7 @@ fn figures(scene: &Scene) -> String {
     let mut head = vec![
         String::new(),
         "admitted".into(),
-        "refused".into(),
+        "over limit".into(),
         format!("most in any {period}"),
         "in one window".into(),
     ];
@@ -54,7 +54,7 @@ fn figures(scene: &Scene) -> String {
     let mut rows = vec![head];
     for run in &scene.runs {
         let mut row = vec![run.label.clone()];
-        row.extend([run.admitted, run.refused].map(|number| number.to_string()));
+        row.extend([run.admitted, run.over_limit].map(|number| number.to_string()));
         row.extend([run.most_in_a_period, run.most_in_a_window].map(|hits| hits.to_string()));
         if any_at_once {
             row.push(run.most_at_once.map_or_else(String::new, |most| most.to_string()));

@@ -59,7 +59,7 @@ pub(crate) fn run(
         algorithm: limit.algorithm.name(),
         limit,
         admitted: begun.len(),
-        refused: over_limit.len(),
+        over_limit: over_limit.len(),
         most_in_a_period: most_within(period, &begun).saturating_mul(work.hits),
         most_in_a_window: most_in_a_window(period, &begun).saturating_mul(work.hits),
         most_at_once: (work.hold > Span::ZERO || is_held).then(|| most_within(work.hold, &begun)),
@@ -67,7 +67,7 @@ pub(crate) fn run(
         wait_max,
         chart: RunChart {
             admitted: columns(shown, &begun, work.hits),
-            refused: columns(shown, &over_limit, work.hits),
+            over_limit: columns(shown, &over_limit, work.hits),
             level: level.map(|calls| calls.saturating_mul(weight)).collect(),
         },
     }

@@ -100,17 +100,17 @@ fn default_calls(traffic: &Traffic) -> u64 {
     enough
 }
 
-/// Which limits were never exceeded: the run may be too short or too slow for them.
+/// Which limits were over limit for no call: the run may be too short or too slow for them.
 fn note(runs: &[Run], lasted: Span, period: Span) -> Option<String> {
     let never: Vec<&str> = runs
         .iter()
-        .filter(|run| run.refused == 0 && run.queued == 0)
+        .filter(|run| run.over_limit == 0 && run.queued == 0)
         .map(|run| &*run.label)
         .collect();
     let mut note = match never.len() {
         0 => return None,
-        all if all == runs.len() => "the limit was never exceeded".to_owned(),
-        _ => format!("never exceeded: {}", never.join("; ")),
+        all if all == runs.len() => "no call was over limit".to_owned(),
+        _ => format!("no call was over limit of: {}", never.join("; ")),
     };
     if lasted < period {
         note += &format!(
