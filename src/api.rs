@@ -29,7 +29,7 @@ use crate::api::socket::{Accepted, ConnectionStream};
 use crate::api::trial::TrialRls;
 use crate::base::http::budget::HttpMetrics;
 use crate::base::net::client::ADMIN_PORT;
-use crate::base::runtime::Thread;
+use crate::base::runtime::{Thread, WORKER};
 use crate::base::shutdown::Lifecycle;
 use crate::limiter::{self, Limiter};
 use crate::telemetry::metric::Metrics;
@@ -146,7 +146,7 @@ impl Api {
             let (http, http_incoming) = mpsc::channel(HTTP_HANDOVERS_MAX);
             queues.push(Worker::new(grpc, http));
             threads.push(Thread::spawn(
-                &format!("worker-{number}"),
+                &format!("{WORKER}{number}"),
                 self.clone().serve(grpc_incoming, http_incoming),
             )?);
         }

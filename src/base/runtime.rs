@@ -16,6 +16,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::base::time::Span;
+
 /// After how long an idle thread for blocking tasks ends. The allocator returns the memory of the
 /// start to the kernel when a thread ends, and an idle process has no other reason to.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
@@ -23,6 +25,9 @@ const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// Threads for blocking tasks of one runtime. The allocator keeps memory for each. The admin port
 /// has most tasks; of those, a check, a change and two reads of rules files may last for seconds.
 const BLOCKING_THREADS_MAX: usize = 8;
+
+/// The start of the names of threads that serve requests.
+pub(crate) const WORKER: &str = "worker-";
 
 /// A running thread. Dropping it cancels its work at the next `await`.
 #[derive(Debug)]
@@ -78,6 +83,20 @@ pub(crate) async fn run_on_thread<T: Send + 'static>(
 /// The number of threads of this process.
 pub(crate) fn thread_count() -> usize {
     fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
+/// How long the threads of workers waited for a CPU when they could have run. Zero where the kernel
+/// does not report it.
+pub(crate) fn workers_cpu_wait() -> Span {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let waits = tasks.filter_map(|task| {
+        let read = |file| fs::read_to_string(task.path().join(file)).ok();
+        let is_worker = read("comm")?.starts_with(WORKER);
+        // Nanoseconds on a CPU, then those of waiting for one.
+        let times = is_worker.then(|| read("schedstat"))??;
+        times.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    Span::from_micros(waits.sum::<u64>() / 1_000)
 }
 
 impl Thread {
@@ -163,6 +182,8 @@ impl Drop for Guard {
 
 #[cfg(test)]
 mod tests {
+    use std::hint::spin_loop;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -170,6 +191,32 @@ mod tests {
 
     /// Bounds a hang.
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn workers_that_wait_for_a_cpu_are_noticed() {
+        let spinners = 2 * thread::available_parallelism().map_or(1, usize::from);
+        let noticed = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for number in 0..spinners {
+                let name = format!("{WORKER}{number}");
+                let spin = || {
+                    while !noticed.load(Relaxed) {
+                        spin_loop();
+                    }
+                };
+                let spawned = thread::Builder::new().name(name).spawn_scoped(scope, spin);
+                spawned.expect("threads can be started");
+            }
+            let before = tokio::time::Instant::now();
+            while workers_cpu_wait() == Span::ZERO && before.elapsed() < PATIENCE {}
+            noticed.store(true, Relaxed);
+            let waited = workers_cpu_wait();
+            assert!(
+                waited > Span::ZERO,
+                "this kernel has no /proc/PID/schedstat (CONFIG_SCHED_INFO)"
+            );
+        });
+    }
 
     #[tokio::test]
     async fn blocking_tasks_do_not_delay_the_end_of_the_thread() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::base::runtime;
 use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{self, Clock, Span, Time};
 use crate::limits::check::StoreError;
@@ -63,6 +64,8 @@ struct Sample {
     at: Time,
     decided: u64,
     undecided: ByCause,
+    /// How long workers waited for a CPU.
+    cpu_wait: Span,
     calls: Option<Times>,
     deadlines: Option<Times>,
 }
@@ -175,6 +178,7 @@ impl StoreWatch {
             at: self.0.clock.now(),
             decided: snapshot.count(VERDICTS),
             undecided: undecided(&snapshot),
+            cpu_wait: runtime::workers_cpu_wait(),
             calls: snapshot.times(CALLS).cloned(),
             deadlines: snapshot.times(DEADLINES).cloned(),
         }
@@ -290,6 +294,7 @@ impl Sample {
             undecided: std::array::from_fn(|cause| {
                 self.undecided[cause] - earlier.undecided[cause]
             }),
+            cpu_wait: self.cpu_wait.less(earlier.cpu_wait),
             ..Period::default()
         };
         if let Some(calls) = &self.calls {

@@ -47,6 +47,8 @@ pub(crate) struct Period {
     pub(crate) calls: u64,
     /// Those that took longer than [`SLOW`].
     pub(crate) slow_calls: u64,
+    /// How long workers waited for a CPU.
+    pub(crate) cpu_wait: Span,
     /// Half and 99 % of the calls took no longer than this; in seconds.
     pub(crate) latency: Option<[f64; 2]>,
     /// How long typical callers of undecided checks wait, in seconds, if they send it.
@@ -123,15 +125,20 @@ impl Problem {
     /// What happens, why, and what to do, for the log, `/ready` and the console.
     pub(crate) fn describe(self, period: &Period, norms: &Norms) -> StoreProblem {
         match self {
-            Self::Slow => StoreProblem {
-                summary: "slow Redis".to_owned(),
-                explanation: format!(
-                    "it answers in up to {} (p99), and requests wait for it; {FIND_SLOW}",
-                    millis(period.p99().unwrap_or(SLOW))
-                ),
-                runbook: "tollgatestorereplieslate",
-                is_undecided: false,
-            },
+            Self::Slow => {
+                let p99 = millis(period.p99().unwrap_or(SLOW));
+                let (summary, whose) = if period.lacks_cpu() {
+                    ("too little CPU", "replies of Redis are read late, after")
+                } else {
+                    ("slow Redis", "requests wait for its answers,")
+                };
+                StoreProblem {
+                    summary: summary.to_owned(),
+                    explanation: format!("{whose} up to {p99} (p99); {}", period.find_slow()),
+                    runbook: "tollgatestorereplieslate",
+                    is_undecided: false,
+                }
+            }
             Self::Undecided(cause) => StoreProblem {
                 summary: format!(
                     "{} % of checks answered by on_store_error",
@@ -176,6 +183,18 @@ impl Period {
         }
     }
 
+    /// Whether waiting for a CPU explains half of what slow calls took, or more. Each took at least
+    /// [`SLOW`].
+    #[expect(clippy::cast_precision_loss, reason = "a comparison of estimates")]
+    fn lacks_cpu(&self) -> bool {
+        let slow = self.slow_calls as f64 * SLOW;
+        slow > 0.0 && self.cpu_wait.as_secs_f64() * 2.0 >= slow
+    }
+
+    fn find_slow(&self) -> &'static str {
+        if self.lacks_cpu() { MORE_CPU } else { FIND_SLOW }
+    }
+
     fn checks(&self) -> Share {
         let affected = self.undecided.iter().sum();
         Share { affected, all: self.decided + affected }
@@ -201,7 +220,7 @@ impl Period {
                 format!("callers give {given}{needs}; {}", longer_timeout())
             }
             // The breaker is open after time-outs.
-            StoreError::Unreachable if norms.fails_late => no_answer(norms),
+            StoreError::Unreachable if norms.fails_late => self.no_answer(norms),
             StoreError::TimedOut => self.explain_late(norms),
             StoreError::Unreachable => {
                 "Redis is unreachable; check that it runs, REDIS_URL, and the network to it"
@@ -227,13 +246,21 @@ impl Period {
         );
         let answers = |p99| format!("Redis answers in up to {} (p99), {until}", millis(p99));
         match self.p99().or(norms.latency) {
-            Some(p99) if p99 > SLOW && self.decided > 0 => format!("{}; {FIND_SLOW}", answers(p99)),
+            Some(p99) if p99 > SLOW && self.decided > 0 => {
+                format!("{}; {}", answers(p99), self.find_slow())
+            }
             Some(p99) if p99 <= SLOW => {
                 let cure = by_caller.map_or(MORE_CPU.to_owned(), |_| longer_timeout());
                 format!("{}; {cure}", answers(p99))
             }
-            _ => no_answer(norms),
+            _ => self.no_answer(norms),
         }
+    }
+
+    fn no_answer(&self, norms: &Norms) -> String {
+        let store_timeout = norms.store_timeout;
+        let cure = self.find_slow();
+        format!("Redis does not answer within STORE_TIMEOUT ({store_timeout}); {cure}")
     }
 }
 
@@ -247,11 +274,6 @@ impl Share {
     fn percent(self) -> u64 {
         (self.affected.saturating_mul(100) / self.all.max(1)).max(1)
     }
-}
-
-fn no_answer(norms: &Norms) -> String {
-    let store_timeout = norms.store_timeout;
-    format!("Redis does not answer within STORE_TIMEOUT ({store_timeout}); {FIND_SLOW}")
 }
 
 fn longer_timeout() -> String {
@@ -270,6 +292,31 @@ fn millis(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slow_calls_of_a_process_without_cpu_are_not_the_fault_of_redis() {
+        let norms = Norms {
+            store_timeout: Span::from(Duration::from_millis(100)),
+            latency: None,
+            fails_late: false,
+            rejection: None,
+        };
+        let sentence = |slow_calls, waited_ms| {
+            let cpu_wait = Span::from(Duration::from_millis(waited_ms));
+            let latency = Some([0.001, 0.04]);
+            let period = Period { calls: 500, slow_calls, cpu_wait, latency, ..Period::default() };
+            Problem::Slow.describe(&period, &norms).to_string()
+        };
+        let slow =
+            "slow Redis: requests wait for its answers, up to 40 ms (p99); find what blocks it";
+        let busy = "too little CPU: replies of Redis are read late, after up to 40 ms (p99); this process waits for CPU";
+        for (slow_calls, waited_ms, expected) in
+            [(20, 0, slow), (20, 99, slow), (20, 100, busy), (20, 4_000, busy)]
+        {
+            let text = sentence(slow_calls, waited_ms);
+            assert!(text.starts_with(expected), "{slow_calls} {waited_ms}: {text}");
+        }
+    }
 
     #[test]
     fn each_cause_has_its_cure() {
