@@ -1,5 +1,6 @@
 //! Gets a page of a running service, and posts to it.
 
+use std::io;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -198,7 +199,12 @@ async fn exchange(
                 "this is not a port of HTTP but of gRPC, such as GRPC_PORT; {ADMIN_PORT}"
             );
         }
-        error
+        match error.downcast_ref().map(io::Error::kind) {
+            Some(io::ErrorKind::ConnectionRefused) => {
+                error.context("no service listens there; start it, or name its admin port by --url")
+            }
+            _ => error,
+        }
     })?;
     let body = String::from_utf8(body.into())?;
     Ok(Response { status, body })

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use crate::base::removed::replacement;
 use crate::base::text::Escaped;
 use crate::cli::counter;
 use crate::cli::fetch::{self, Service, encoded};
@@ -24,8 +25,11 @@ pub(crate) struct Args {
     /// The domain that Envoy's filter is configured with
     #[arg(value_name = "DOMAIN")]
     domain: String,
-    /// An entry of the descriptor, the outermost first
-    #[arg(short, long, value_name = "KEY=VALUE", required = true)]
+    /// Entries of the descriptor, the outermost first
+    #[arg(value_name = "KEY=VALUE", required_unless_present = "entry")]
+    entries: Vec<String>,
+    /// An entry before those
+    #[arg(short, long, value_name = "KEY=VALUE", hide = true)]
     entry: Vec<String>,
     #[command(flatten)]
     service: Service,
@@ -39,11 +43,18 @@ pub(crate) struct Args {
 /// # Errors
 /// The command line is invalid, the service is unreachable, or it rejects the request.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    let entries = [&*args.entry, &args.entries].concat();
+    if args.entries.first().is_some_and(|word| !word.contains('=')) {
+        let removed = replacement("tollgate usage").unwrap_or_default();
+        return Err(CliError::Usage(format!(
+            "write entries as KEY=VALUE; the path of a rule was removed: {removed}"
+        )));
+    }
     // Reports invalid entries before the service does.
-    for entry in &args.entry {
+    for entry in &entries {
         Entry::parse(entry).map_err(CliError::Usage)?;
     }
-    let entries = counter::entry_parameters(&args.entry);
+    let entries = counter::entry_parameters(&entries);
     let page = format!("/api/v1/usage?domain={}{entries}", encoded(&args.domain));
     let response = fetch::send(&args.service.url, &page, None, &[])?;
     let usage: Usage = match counter::read(&response)? {

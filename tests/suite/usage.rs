@@ -130,6 +130,7 @@ async fn command_prints_usage() {
     };
     assert!(has_line("llm.team.user user 31536000 s now 5 5 0 100"), "{chain:?}");
     assert!(has_line("llm.team team 31536000 s - 5 4000 3995 0"), "{chain:?}");
+    assert_eq!(run(&["llm", "team=a", "user=x"]).stdout, chain.stdout);
     let json = run(&["llm", "-e", "team=a", "-e", "user=x", "--format", "json"]).json();
     assert_eq!(fields(&json, &["used"]), json!([[5], [5], [5]]));
     let list = run(&["llm", "llm.team"]);
