@@ -62,7 +62,7 @@ impl ConnectionBounds {
             );
         };
         if bounds != Self::default() {
-            tracing::info!(
+            tracing::debug!(
                 descriptors = limit,
                 grpc = bounds.grpc,
                 http_per_worker = bounds.http.connections_max,

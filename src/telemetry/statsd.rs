@@ -178,7 +178,7 @@ impl Exporter {
                 } else if self.options.is_requested {
                     tracing::warn!(%error, "statsd at {host}:{port} does not accept metrics; retrying, nothing is lost meanwhile");
                 } else {
-                    tracing::info!(
+                    tracing::debug!(
                         "no statsd at {host}:{port}; set USE_STATSD=false, or another sink, to disable it"
                     );
                 }
