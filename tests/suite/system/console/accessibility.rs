@@ -4,10 +4,10 @@
 use std::fs;
 
 use super::{ask, url};
-use crate::support::TestServer;
 use crate::support::browser::Browser;
 use crate::support::redis::RedisProcess;
 use crate::support::tools::axe;
+use crate::support::{TestServer, sample};
 
 const RULES: &str = "
 domain: shop
@@ -82,6 +82,41 @@ async fn views_of_a_service_with_over_limit_keys() {
     ask(&server, &long, 1).await;
     browser.wait_for("user=longlong");
     assert_shown_accessible(&browser);
+}
+
+/// The titles of the columns that are whole inside the window, of the only table of a page.
+fn columns_inside(browser: &Browser) -> String {
+    let inside = "const scroll = document.querySelector('main .scroll:has(tbody tr)');
+        if (scroll.scrollWidth > scroll.clientWidth)
+            return `the table has ${scroll.scrollWidth} of ${scroll.clientWidth} pixels`;
+        return [...scroll.querySelectorAll('thead th')].filter((th) => {
+            const { left, right, width } = th.getBoundingClientRect();
+            return width > 0 && left >= 0 && right <= innerWidth;
+        }).map((th) => th.textContent.replace(/ . .*/, '')).join(', ')";
+    browser.run(inside).as_str().expect("a text").to_owned()
+}
+
+#[tokio::test]
+async fn key_limit_and_over_limit_are_inside_a_narrow_window() {
+    let server = TestServer::with_directory(sample("config").as_ref())
+        .with_env("ADMIN_REDACT", "none")
+        .start();
+    let browser = Browser::start(390, 844);
+    browser.open(&url(&server, "/console/over-limit"));
+    browser.emulate(390, "light");
+    browser.wait_for("Connected.");
+    ask(&server, &"0123456789".repeat(4), 60).await;
+    browser.wait_for("user=0123");
+    assert_eq!(columns_inside(&browser), "Rule, Key, Limit, Retry after");
+    for (path, text, columns) in [
+        ("/console/rules", "shop.user", "Rule, Limit, Hits, Over limit"),
+        (RULE, "0123", "Key, Over limit, Hits, Share over limit"),
+        ("/", "Most over limit", "Rule, Over limit, Hits, Share"),
+    ] {
+        browser.open(&url(&server, path));
+        browser.wait_for(text);
+        assert_eq!(columns_inside(&browser), columns, "{path}");
+    }
 }
 
 #[tokio::test]
