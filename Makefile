@@ -1,7 +1,6 @@
 # CI runs these targets. `make help` lists them.
 .DEFAULT_GOAL := help
 CARGO ?= cargo
-GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
 # Every file is a target.
 FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
@@ -16,8 +15,10 @@ PROFILE ?= release
 
 .PHONY: help run check test test-all requirements tools binary unit mutants outages leases e2e envoy-versions helm helm-goldens generated-docs console-images compat drill image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
 
+# The first targets of the list.
+FIRST := run|check|test
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
+	@targets() { grep -hE '^[a-z0-9-]+:.*##' Makefile | grep $$1E "^($(FIRST)):" | sed 's/:.*## /\t/' | expand -t 18; }; targets -; echo; targets -v
 
 run: ## build and serve the sample rules of config/
 	$(CARGO) run --release
@@ -38,7 +39,7 @@ test-all: requirements ## all tests: also those that need system packages, all m
 requirements:
 	@tests/requirements.sh linux rust cc python
 
-tools: requirements ## install what `make test` needs into .tools, once: Redis, Valkey, Envoy, Go, and Helm, which Go builds
+tools: requirements ## install what `make test` needs into .tools: Redis, Valkey, Envoy, Go, and Helm, which Go builds
 	tests/tools.py suite e2e helm
 
 # As the tests build it: without the features of their dependencies, everything would be compiled a second time.
@@ -58,10 +59,10 @@ envoy-versions: requirements ## check the tables of docs/envoy.md on each Envoy 
 helm: requirements ## test the chart without a cluster: rendered manifests, and the binary with them
 	tests/run.py helm
 
-generated-docs: ## rewrite docs/settings.md, docs/metrics.md, docs/schema and the bounds of docs/guarantees.md from the definitions
+generated-docs: ## rewrite settings.md, metrics.md, schema and the bounds of guarantees.md in docs
 	REWRITE=1 $(CARGO) test --test suite -- generated_docs::
 
-drill: requirements ## cause the faults of an on-call rota, and print how soon each is named; REWRITE=1 writes the table of docs/operations.md. Needs promtool; takes five minutes
+drill: requirements ## how soon each fault of an on-call rota is named: five minutes, needs promtool; REWRITE=1
 	@tests/tools.py suite e2e helm
 	@$(MAKE) --no-print-directory binary
 	PYTHONDONTWRITEBYTECODE=1 .tools/python/bin/python3 tests/drill/drill.py
@@ -73,17 +74,17 @@ console-images: requirements ## write the pictures of docs/console.md into docs/
 helm-goldens: ## rewrite the expected manifests, and the table of the chart's README
 	REWRITE=1 $(MAKE) helm
 
-mutants: requirements ## change each token of the Lua scripts; a test must fail. MUTANTS_OF=file.lua, MUTANTS_LISTED=1 tries known equivalents too
+mutants: requirements ## change each token of the Lua scripts; a test must fail. MUTANTS_OF=file.lua, MUTANTS_LISTED=1
 	@tests/tools.py suite
 	$(CARGO) test --test suite every_mutant -- --ignored --nocapture
 
-leases: ## HISTORIES random histories of leases (100,000) in an optimized build, from the seed SEED (1) on, and long races
+leases: ## random histories of leases, optimized, and long races: HISTORIES (100,000), SEED (1)
 	RACE_ROUNDS=20 HISTORIES=$(or $(HISTORIES),100000) SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- --nocapture in_process::leases::simulation:: system::leases::races::
 
-outages: ## HISTORIES random histories of outages and of charges (10,000 each) in an optimized build, with the seed SEED (1)
+outages: ## random histories of outages and charges, optimized: HISTORIES (10,000 each), SEED (1)
 	PROPTEST_CASES=$(or $(HISTORIES),10000) PROPTEST_RNG_SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- in_process::outages:: in_process::charges::
 
-compat: ## compare with recorded responses of envoyproxy/ratelimit and with 200 random rounds: KIT=path to a conformance kit, REFERENCE=path to a binary
+compat: ## compare with envoyproxy/ratelimit, recorded and in random rounds: KIT=path, REFERENCE=path
 ifdef KIT
 	$(CARGO) build
 	python3 tests/compat/judge.py --kit "$(KIT)" $(if $(REFERENCE),--reference "$(REFERENCE)") --rounds $(or $(COMPAT_ROUNDS),200) --seed $(or $(SEED),1)
@@ -94,17 +95,17 @@ else
 	@echo "  git clone https://github.com/envoyproxy/ratelimit && cd ratelimit && CGO_ENABLED=0 go build -o ratelimit ./src/service_cmd"
 endif
 
-image: ## build the image for amd64 and arm64 into target/image; IMAGE=name:tag OUTPUT=file|push|load. Needs docker with buildx
+image: ## build the image for amd64 and arm64; IMAGE=name:tag OUTPUT=file|push|load. Needs docker with buildx
 	deploy/image/make.sh "$(IMAGE)" "$(OUTPUT)"
 
-pgo: ## build the release binary as the image has it, with profile-guided optimization, into target/pgo. Needs redis-server and llvm-tools of rustup
+pgo: ## build the image's binary into target/pgo, profile-guided. Needs redis-server and llvm-tools of rustup
 	deploy/image/build.sh $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,amd64) target/pgo
 
 image-check: ## check the image without a container engine: contents, size, libraries, bill of materials, start
 	@test -x .tools/bin/cargo-cyclonedx || $(CARGO) install --locked --root .tools cargo-cyclonedx@0.5.9
 	deploy/image/check.py --profile $(PROFILE)
 
-release-check: ## rehearse a release: produce what it publishes in target/release-files, and verify it: VERSION=v0.1.0, PROFILE=dev, BINARY=path
+release-check: ## rehearse a release in target/release-files: VERSION=v0.1.0, PROFILE=dev, BINARY=path
 	@tests/tools.py helm
 	@test -x .tools/bin/cargo-cyclonedx || $(CARGO) install --locked --root .tools cargo-cyclonedx@0.5.9
 	PYTHONDONTWRITEBYTECODE=1 deploy/image/rehearse.py "$(VERSION)" --profile $(PROFILE) $(if $(BINARY),--binary "$(BINARY)")
@@ -139,13 +140,13 @@ deny: ## check licenses, duplicates and sources with deny.toml; installs cargo-d
 bench: ## compare the memory store with a bare tonic server in one run: see benches/README.md
 	benches/run.sh
 
-bench-redis: ## print the table of docs/performance.md: Tollgate, envoyproxy/ratelimit and a bare tonic server in one run. REFERENCE=path/to/ratelimit, ONLY="zipf one-key", ROUNDS, SECONDS of each load, PROGRAMS=folder of built ones, WRITE=1 into the pages
+bench-redis: ## print the table of docs/performance.md: REFERENCE=path, ONLY="zipf", ROUNDS, SECONDS, PROGRAMS, WRITE
 	benches/redis.sh "$(REFERENCE)" $(COMPARED) $(if $(WRITE),--write)
 
-bench-cluster: ## compare on a Redis Cluster of three nodes each: REFERENCE=path/to/ratelimit, ONLY, ROUNDS, SECONDS, PROGRAMS
+bench-cluster: ## compare on a Redis Cluster of three nodes each: REFERENCE=path, ONLY, ROUNDS, SECONDS, PROGRAMS
 	benches/redis.sh "$(REFERENCE)" --cluster $(COMPARED)
 
-bench-admin: ## what clients of the admin port do to calls: ROUNDS, SECONDS of each load, PROGRAMS=folder of built ones
+bench-admin: ## what clients of the admin port do to calls: ROUNDS, SECONDS of each load, PROGRAMS=folder
 	benches/admin.py --rounds $(ROUNDS) --seconds $(SECONDS) $(if $(PROGRAMS),--programs "$(PROGRAMS)")
 
 bench-lookup: ## time to match and to load 100,000 rules
@@ -157,20 +158,20 @@ bench-algorithms: ## bytes and µs of each algorithm, in memory and on Redis
 idle: ## time to start, and memory of the idle service against its bounds, with both stores; needs redis-server
 	benches/idle.py
 
-instructions: ## count the instructions of a call, and compare them with benches/instructions/figures.json; REWRITE=1 writes them. Needs valgrind
+instructions: ## count the instructions of a call, and compare them with the committed ones; REWRITE=1. Needs valgrind
 	benches/instructions.py
 
-profile: ## write a flame graph of the service under load into SVG (target/profile.svg): MEMORY=1 without Redis, PROGRAMS. Needs perf and redis-server; installs inferno into .tools
+profile: ## write a flame graph of the service under load: SVG, MEMORY=1, PROGRAMS. Needs perf and redis-server
 	benches/flame_graph.py $(if $(SVG),--output "$(SVG)") $(if $(MEMORY),--memory) $(if $(PROGRAMS),--programs "$(PROGRAMS)")
 
-soak: ## ten minutes with a Redis fault every ten seconds; writes docs/images/soak.svg: DURATION, DEPLOYMENT=single|sentinel|cluster, SEED
+soak: ## a Redis fault every 10 s, for docs/images/soak.svg: DURATION, DEPLOYMENT=single|sentinel|cluster, SEED
 	benches/soak.py --deployment $(DEPLOYMENT) --duration $(DURATION) --seed $(or $(SEED),1)
 
-ghz: ## run each load of benches/ghz and compare its count with the service's; installs ghz into .tools
-	@test -x $(GHZ) || { command -v go >/dev/null || { echo "ghz needs Go to be installed: https://go.dev"; exit 1; }; GOBIN=$(CURDIR)/.tools/bin go install github.com/bojand/ghz/cmd/ghz@v0.121.0; }
-	benches/ghz/run.py $(GHZ)
+ghz: ## run each load of benches/ghz and compare its count with the service's; installs Go and ghz into .tools
+	@tests/tools.py ghz
+	benches/ghz/run.py .tools/bin/ghz
 
-fuzz: ## fuzz all parsers of external input, FUZZ_SECONDS for each of FUZZ_TARGETS; installs cargo-fuzz into .tools, needs a nightly toolchain
+fuzz: ## fuzz the parsers of external input: FUZZ_SECONDS for each of FUZZ_TARGETS. Needs a nightly toolchain
 	@test -x .tools/bin/cargo-fuzz || $(CARGO) install --locked --root .tools cargo-fuzz
 	cd fuzz && for target in $(FUZZ_TARGETS); do PATH="$(CURDIR)/.tools/bin:$$PATH" $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 || exit 1; done
 

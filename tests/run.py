@@ -154,6 +154,7 @@ class Run:
     def __init__(self):
         self.rows = []
         self.failures = []
+        self.not_run = []
         self.tests = []
 
     def part(self, name):
@@ -165,6 +166,7 @@ class Run:
         for build in [*builds, *([make("binary")] if part.needs_binary else [])] if len(self.failures) == before else ():
             compiling += self.seconds(name, build)
         used = cpu_seconds()
+        self.not_run += [name] if len(self.failures) > before else []
         for command in part.commands if len(self.failures) == before else ():
             running += self.seconds(name, command)
         self.rows.append((name, installing, compiling, running, cpu_seconds() - used, "ok" if len(self.failures) == before else "failed"))
@@ -261,7 +263,8 @@ def main(arguments):
     if left_out:
         print(f"left out: {line_of(left_out)}")
     if run.failures:
-        sys.exit("\n".join(["failed:", *run.failures]))
+        not_run = [f"not run, because something before it failed: {name}" for name in run.not_run]
+        sys.exit("\n".join(["failed:", *run.failures, *not_run]))
 
 
 if __name__ == "__main__":

@@ -273,6 +273,7 @@ ALL = {
         {"examples/contour/01-crds.yaml": "c02ed88146211c84edcafb718191f403ab35d8a9c6593bdc244338d20e8461b2"},
     ),
     "actionlint": GoProgram("github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"),
+    "ghz": GoProgram("github.com/bojand/ghz/cmd/ghz@v0.121.0"),
     "kubeconform": GoProgram("github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0"),
     "redis-7.0": Jar(
         "org.signal:embedded-redis:0.9.1",
@@ -294,6 +295,7 @@ GROUPS = {
     "deny": ["python", "cargo-deny"],
     "workflows": ["python", "go", "actionlint"],
     "otel": [*SERVERS, "go", "otel-collector"],
+    "ghz": ["python", "go", "ghz"],
     "maven": ["redis-7.0"],
     "console": ["axe-core"],
 }
