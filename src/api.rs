@@ -150,7 +150,8 @@ impl Api {
                 self.clone().serve(grpc_incoming, http_incoming),
             )?);
         }
-        let acceptor = Acceptor::new(queues, self.bounds.grpc, metrics);
+        let warning = listeners.remote_warning.take();
+        let acceptor = Acceptor::new(queues, self.bounds.grpc, warning, metrics);
         threads.push(Thread::spawn("accept", async move {
             stopping.run_until_cancelled(acceptor.run(listeners)).await;
         })?);

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use parking_lot::Mutex;
 use socket2::Socket;
 use tokio::net;
 use tokio::sync::mpsc;
@@ -30,6 +31,8 @@ pub(crate) struct Listeners {
     http: TcpListener,
     /// The file of the Unix socket, if there is one. It is removed when it is dropped.
     pub(crate) socket_file: Option<SocketFile>,
+    /// A warning for when the first client of another machine connects.
+    pub(crate) remote_warning: Option<String>,
     errors: AcceptErrors,
 }
 
@@ -62,6 +65,7 @@ enum Protocol {
 pub(crate) struct Acceptor {
     workers: Vec<Worker>,
     grpc_connections_max: usize,
+    remote_warning: Mutex<Option<String>>,
     open: Gauge,
     accepted: Counter,
     rejected: Counter,
@@ -88,6 +92,7 @@ impl Listeners {
             grpc,
             http: bind::tcp((&settings.host, settings.port), "HOST and PORT")?,
             socket_file,
+            remote_warning: None,
             errors,
         })
     }
@@ -159,11 +164,13 @@ impl Acceptor {
     pub(crate) fn new(
         workers: Vec<Worker>,
         grpc_connections_max: usize,
+        remote_warning: Option<String>,
         metrics: &Metrics,
     ) -> Self {
         Self {
             workers,
             grpc_connections_max,
+            remote_warning: Mutex::new(remote_warning),
             open: metrics.gauge("tollgate_connections", "Open connections, gRPC and HTTP."),
             accepted: metrics.counter(
                 "tollgate_connections_accepted_total",
@@ -206,6 +213,11 @@ impl Acceptor {
                 }
             };
             self.accepted.inc();
+            if peer.is_some_and(|peer| !peer.to_canonical().is_loopback())
+                && let Some(warning) = self.remote_warning.lock().take()
+            {
+                tracing::warn!("{warning}");
+            }
             let slot = match &mut slots {
                 None => None,
                 Some(slots) => match slots.slot().await {

@@ -49,7 +49,7 @@ pub(super) fn build(
     let observers = observers(core, shown, &replica);
     let (token, token_files) = TokenCheck::new(token, core.clock.clone(), metrics);
     background.watch(token_files);
-    let viewers = Viewers::new(&replica, shown.values, &token);
+    let viewers = Viewers::new(&replica, shown.values, shown.local, &token);
     let keys = observers.top_keys.clone();
     let responses = ResponseBudget::new(metrics);
     let top = Top::new(keys.clone(), rules.live.clone(), responses.clone());

@@ -27,8 +27,6 @@ pub(crate) struct Summary {
     /// A descriptor with a limit, for a first request.
     pub(crate) example: Option<Example>,
     pub(crate) workers: usize,
-    /// All threads of the process, once it serves.
-    pub(crate) threads: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +36,8 @@ pub(crate) enum InitialRules {
         domains: usize,
     },
     Rejected,
+    /// There is no such directory.
+    Missing,
     /// They are requested from a control plane once the listeners accept connections.
     Pending,
 }
@@ -47,7 +47,7 @@ impl Summary {
     pub(crate) fn log(&self) {
         let limits = match self.rules {
             InitialRules::Loaded { limits, .. } => Some(limits),
-            InitialRules::Rejected | InitialRules::Pending => None,
+            InitialRules::Rejected | InitialRules::Missing | InitialRules::Pending => None,
         };
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
@@ -60,7 +60,6 @@ impl Summary {
             rules = limits,
             rules_from = self.rules_from,
             workers = self.workers,
-            threads = self.threads,
             "started"
         );
     }
@@ -95,6 +94,9 @@ impl fmt::Display for Summary {
             InitialRules::Rejected => {
                 format!("none: those in {from} were rejected, see the log; waiting for valid rules")
             }
+            InitialRules::Missing => format!(
+                "none: there is no {from}; name a directory as in `tollgate DIR`, or start where ./config is"
+            ),
             InitialRules::Pending => format!("none yet: requesting them from {from}, see the log"),
         };
         writeln!(formatter, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
@@ -112,11 +114,7 @@ impl fmt::Display for Summary {
             writeln!(formatter, "  trial    gRPC is forwarded to {upstream}")?;
         }
         writeln!(formatter, "  rules    {rules}")?;
-        writeln!(
-            formatter,
-            "  threads  {}, {} of them for requests (WORKERS)",
-            self.threads, self.workers
-        )?;
+        writeln!(formatter, "  workers  {}", self.workers)?;
         match self.curl() {
             Some(curl) => writeln!(formatter, "try it:\n  {curl}"),
             None => Ok(()),

@@ -73,7 +73,8 @@ impl App {
             errors: ports.errors,
             metrics: http_metrics.clone(),
         };
-        let shown = Shown { rules: &rules, trial: trial.as_ref(), values: view.values };
+        let local = core.settings.admin.local_values(summary.admin, &rules.origin);
+        let shown = Shown { rules: &rules, trial: trial.as_ref(), values: view.values, local };
         let observers = admin::build(&core, port, resolved.admin_tokens, &shown, &mut background);
         let tls = tls(resolved.grpc_tls, &core, &mut background)?;
         let traces = traces(resolved.traces, &core, &mut background);
@@ -108,9 +109,13 @@ impl Ports {
         let bounds = ConnectionBounds::of_process(settings.api.workers())?;
         let errors = AcceptErrors::new(&core.metrics);
         let prometheus = settings.telemetry.prometheus_addr();
+        let mut listeners = Listeners::bind(&settings.api, errors.clone())?;
+        // That of counters in memory: Redis is not used yet. On one machine the banner says enough.
+        let problem = core.lifecycle.state().store_problem;
+        listeners.remote_warning = problem.map(|problem| format!("memory store: {problem}"));
         Ok(Self {
             bounds,
-            listeners: Listeners::bind(&settings.api, errors.clone())?,
+            listeners,
             admin: bind::tcp(settings.admin.address(), "DEBUG_HOST and DEBUG_PORT")?,
             prometheus: prometheus.map(bind_prometheus).transpose()?,
             errors,
@@ -177,11 +182,10 @@ fn summary(
         admin: ports.admin.local_addr().context("read the admin address")?,
         trial: core.settings.trial.upstream(),
         prometheus: prometheus.transpose().context("read the Prometheus address")?,
-        rules_from: rules.origin.clone(),
+        rules_from: rules.origin.to_string(),
         rules: rules.initial,
         example: rules.live.load().as_ref().and_then(|rules| rules.example()),
         workers: core.settings.api.workers(),
-        threads: 0,
     })
 }
 

@@ -14,6 +14,8 @@ pub(super) struct Shown<'a> {
     pub(super) trial: Option<&'a Trial>,
     /// What callers without a token see.
     pub(super) values: Values,
+    /// What those of them on this machine see.
+    pub(super) local: Values,
 }
 
 pub(super) fn console(core: &Core, shown: &Shown<'_>, api: &Api) -> Console {

@@ -20,8 +20,7 @@ use crate::store::Backend;
 
 /// The live rules and what loads them.
 pub(super) struct Rules {
-    /// The source, as text.
-    pub(super) origin: String,
+    pub(super) origin: Origin,
     pub(super) live: Arc<LiveRules>,
     pub(super) source: RuleSource,
     /// `None` where rules come from a control plane.
@@ -38,7 +37,6 @@ impl Rules {
         let settings = &core.settings;
         let clock = &core.clock;
         let metrics = &core.metrics;
-        let origin_text = origin.to_string();
         let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
         let options = options(core, stats.clone());
         let directory = match &origin {
@@ -56,10 +54,15 @@ impl Rules {
             metrics,
         );
         let findings = publisher.findings().clone();
-        let source = RuleSource::open(origin, publisher, clock.clone(), metrics);
+        let source = RuleSource::open(origin.clone(), publisher, clock.clone(), metrics);
         let initial = match (&*live.load(), &source) {
             (Some(rules), _) => {
                 InitialRules::Loaded { limits: rules.rule_count(), domains: rules.domain_count() }
+            }
+            (None, RuleSource::Files(_))
+                if directory.as_ref().is_some_and(|files| !files.path.exists()) =>
+            {
+                InitialRules::Missing
             }
             (None, RuleSource::Files(_)) => InitialRules::Rejected,
             (None, RuleSource::Xds(_)) => InitialRules::Pending,
@@ -75,7 +78,7 @@ impl Rules {
             })
         });
         let history = History::new(live.clone(), stats.clone(), clock.clone(), metrics);
-        Self { origin: origin_text, live, source, files, findings, initial, stats, history }
+        Self { origin, live, source, files, findings, initial, stats, history }
     }
 
     /// The folder of rules files.

@@ -17,7 +17,6 @@ use crate::app::background::Running;
 use crate::app::banner::Summary;
 use crate::app::build::App;
 use crate::app::core::Core;
-use crate::base::runtime;
 use crate::base::shutdown::Phase;
 use crate::base::time::Span;
 use crate::store::Backend;
@@ -48,7 +47,7 @@ impl App {
         let workers = core.settings.api.workers();
         let requests = self.api.start(self.listeners, workers, &core.metrics)?;
         let mut background = self.background.start()?;
-        announce(&Summary { threads: runtime::thread_count(), ..self.summary })?;
+        announce(&self.summary)?;
 
         let startup_timeout = core.settings.store.redis.startup_max();
         let mut unreachable = pin!(unreachable(&core.backend, startup_timeout));

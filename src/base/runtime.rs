@@ -80,11 +80,6 @@ pub(crate) async fn run_on_thread<T: Send + 'static>(
     tokio::task::spawn_blocking(run).await.ok().flatten()
 }
 
-/// The number of threads of this process.
-pub(crate) fn thread_count() -> usize {
-    fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
-}
-
 /// How long the threads of workers waited for a CPU when they could have run. Zero where the kernel
 /// does not report it.
 pub(crate) fn workers_cpu_wait() -> Span {

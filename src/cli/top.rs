@@ -102,9 +102,14 @@ fn view(page: &TopKeys, args: &Args, rows_max: usize) -> String {
     }
     // Keys of a rule are in order already.
     keys.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
-    let heading = heading(page, args);
+    let mut heading = heading(page, args);
     if keys.is_empty() {
-        return format!("{heading}\n\nno hits\n");
+        let none = if args.by == By::Hits { "no hits" } else { "no hits over limit" };
+        return format!("{heading}\n\n{none}\n");
+    }
+    if let Some(hint) = &page.hint {
+        let page = format!("{}/console/runbook#who-is-limited", args.service.url);
+        heading += &format!("\nvalues that clients send are left out: {}; {page}", Escaped(hint));
     }
     let head = ["domain", "rule", "key", "hits", "over limit"].map(str::to_owned);
     let keys = keys.into_iter().take(rows_max).map(|(_, cells)| cells);
@@ -168,6 +173,7 @@ mod tests {
         };
         let page = TopKeys {
             replica: "a".to_owned(),
+            hint: None,
             rules: vec![
                 rule("d", &[key("ann\u{1b}", 9, 3), key("bob", 5, 1)]),
                 rule("shop", &[key("eve", 7, 2)]),
@@ -196,7 +202,7 @@ d       d.user     user=bob,path=           5           1
 
     #[test]
     fn without_hits_the_view_says_so() {
-        let page = TopKeys { replica: "a".to_owned(), rules: Vec::new() };
+        let page = TopKeys { replica: "a".to_owned(), ..TopKeys::default() };
         assert!(view(&page, &args(By::Hits), ROWS_MAX).ends_with("\n\nno hits\n"));
     }
 }

@@ -16,6 +16,9 @@ pub(crate) const TOP_KEYS_MAX: usize = 100;
 pub(crate) struct TopKeys {
     /// The name of the process that answered, as in heartbeats
     pub(crate) replica: String,
+    /// What shows values of clients, where they are left out
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hint: Option<String>,
     pub(crate) rules: Vec<RuleHits>,
 }
 

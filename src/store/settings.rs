@@ -7,8 +7,8 @@ use clap::Args;
 use crate::base::environment::Environment;
 use crate::base::parse;
 use crate::base::time::Span;
+use crate::store::redis;
 use crate::store::redis::connect::credentials::CredentialFiles;
-use crate::store::{memory, redis};
 
 /// STORE_TIMEOUT: a longer time-out is a mistake.
 const STORE_TIMEOUT_MAX: Span = Span::from_secs(60);
@@ -89,9 +89,6 @@ impl Settings {
     ) -> Result<(BackendChoice, Vec<String>), String> {
         if self.backend_type(environment) == BackendType::Memory {
             let mut warnings = Vec::new();
-            if !self.is_memory_chosen() {
-                warnings.push(format!("memory store: {}", memory::not_chosen()));
-            }
             if redis::settings::Settings::any_set(environment) {
                 warnings.push("REDIS_* have no effect with BACKEND_TYPE=memory".to_owned());
             }

@@ -173,14 +173,8 @@ impl Exporter {
             Err(error) => {
                 self.connection = None;
                 self.failed.inc();
-                if before == Some(false) {
-                    // It is logged.
-                } else if self.options.is_requested {
+                if before != Some(false) && self.options.is_requested {
                     tracing::warn!(%error, "statsd at {host}:{port} does not accept metrics; retrying, nothing is lost meanwhile");
-                } else {
-                    tracing::debug!(
-                        "no statsd at {host}:{port}; set USE_STATSD=false, or another sink, to disable it"
-                    );
                 }
             }
         }

@@ -42,7 +42,7 @@ async fn grpc_response_has_limit_and_remaining() {
 #[tokio::test]
 async fn calls_on_many_connections_share_one_counter() {
     let server = TestServer::with_rules(&limit_of(40)).with_env("WORKERS", "4").start();
-    server.assert_announced(", 4 of them for requests (WORKERS)\n");
+    server.assert_announced("\n  workers  4\n");
     let mut admitted = 0;
     for _ in 0..10 {
         let mut client = server.client().await;

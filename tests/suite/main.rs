@@ -24,6 +24,7 @@ mod endpoints;
 mod explain;
 mod faults;
 mod few_commands;
+mod first_try;
 mod generated_docs;
 mod github_action;
 mod grpc_tls;

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -162,6 +162,17 @@ impl TestServer {
         );
         builder.command = command(&[]);
         builder.with_env("RUNTIME_ROOT", &root.display().to_string())
+    }
+
+    /// As README starts it: on all addresses, with the rules of `./config`.
+    pub(crate) fn first_try() -> Builder {
+        let home = TempDir::new().expect("a temporary directory can be made");
+        let rules = home.path().join("config");
+        symlink(sample("config"), &rules).expect("it is empty");
+        let mut builder = Builder::new(home, rules);
+        builder.command = command(&[]);
+        let addresses = ["HOST", "GRPC_HOST", "DEBUG_HOST"].map(|name| (name, "0.0.0.0"));
+        builder.with_envs(&addresses).with_env("PROMETHEUS_ADDR", "").with_env("WORKERS", "1")
     }
 
     /// With the rules of a control plane.

@@ -237,7 +237,7 @@ async fn command_shows_keys() {
     let answer = ran.json();
     assert_eq!(users(&answer), counted(&[("ann", 5, 2)]));
     let ran = tollgate(&["top", "--url", &url, "--domain", "other"]);
-    assert!(ran.stdout.ends_with("\n\nno hits\n"), "{ran:?}");
+    assert!(ran.stdout.ends_with("\n\nno hits over limit\n"), "{ran:?}");
     let ran = tollgate(&["top", "--url", &url, "--fleet"]);
     assert_eq!(ran.code, Some(64), "{ran:?}");
     assert!(ran.stderr.contains("Prometheus adds up"), "{ran:?}");

@@ -28,6 +28,7 @@ use crate::operator::admin::api::viewer::{Viewer, Viewers};
 use crate::operator::admin::query_string::Pairs;
 use crate::operator::observe::feed::OverLimitFeed;
 use crate::report;
+use crate::report::top::TopKeys;
 
 pub(crate) mod actions;
 pub(crate) mod answer;
@@ -141,7 +142,8 @@ async fn follow_over_limit(State(api): State<Api>, viewer: Viewer) -> Response {
 
 async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
-    let json = |answer| report::json(&answer);
+    let hint = viewer.hint().map(str::to_owned);
+    let json = |answer| report::json(&TopKeys { hint, ..answer });
     match api.top.read(&api.replica, &query, viewer.values, json).await {
         Ok(json) => answer::found(json),
         Err(rejected) => api.reject(rejected),

@@ -10,6 +10,7 @@ use crate::base::parse::{self, Secret};
 use crate::base::removed::replacement;
 use crate::operator::admin::api::token::{TokenOptions, TokenSource};
 use crate::operator::observe::redact::Values;
+use crate::rules::source::Origin;
 
 /// The admin listener.
 #[derive(Debug, Clone, Args)]
@@ -43,7 +44,8 @@ pub struct Settings {
     pub admin_read_token_file: Option<PathBuf>,
     /// Show values of descriptors to requests without a token as they are (none), or leave out
     /// those that the rules do not name (drop) [default: none if DEBUG_HOST is a loopback address,
-    /// else drop]
+    /// and, with the rules of ./config and without a token, for requests of this machine; else
+    /// drop]
     #[arg(long, env, value_name = "HOW", value_parser = values)]
     pub admin_redact: Option<Values>,
     /// Name of this replica on pages and in answers [default: HOSTNAME, else the random name in
@@ -74,6 +76,12 @@ impl Settings {
         self.admin_redact.unwrap_or({
             if listener.ip().to_canonical().is_loopback() { Values::Clear } else { Values::Dropped }
         })
+    }
+
+    /// What requests from this machine without a token see, where the rules are `origin`.
+    pub(crate) fn local_values(&self, listener: SocketAddr, origin: &Origin) -> Values {
+        let is_default = self.admin_redact.is_none();
+        if is_default && origin.is_here() { Values::Clear } else { self.values(listener) }
     }
 }
 

@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use crate::operator::admin::api::viewer::Viewer;
+use crate::operator::console::runbook;
 use crate::operator::console::widgets::clamped;
-use crate::operator::observe::redact::Values;
 use crate::report::json;
 
 struct Action {
@@ -96,9 +96,10 @@ pub(crate) fn ask(name: &str, title: &str, text: &Markup) -> Markup {
 /// Where values are left out: that they are, and the button that shows them.
 pub(crate) fn hidden_values(viewer: &Viewer) -> Markup {
     html! {
-        @if viewer.values == Values::Dropped {
+        @if let Some(hint) = viewer.hint() {
             p.dim {
-                "Values that clients send are left out (ADMIN_REDACT)."
+                "Values that clients send are left out: " (hint) ". "
+                a href=(runbook::href_of("who-is-limited")) { "Who sees values" }
                 @if viewer.may_reveal { " " button type="button" data-dialog="dialog-Reveal" { "Show values" } }
             }
             @if viewer.may_reveal {

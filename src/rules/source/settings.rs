@@ -125,6 +125,15 @@ pub enum Origin {
     Xds(Box<XdsOptions>),
 }
 
+impl Origin {
+    /// Whether it is `./config`, as in a first try in a clone.
+    pub(crate) fn is_here(&self) -> bool {
+        let is_here =
+            |files: &Directory| files.root.is_none() && files.path == Path::new(DIRECTORY_DEFAULT);
+        matches!(self, Self::Files(files) if is_here(files))
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -82,7 +82,7 @@ impl Top {
         let shown = move || {
             let Prepared { sums, permit } = prepared;
             let rules = sums.first(query.by);
-            (show(TopAnswer { replica, rules }), permit)
+            (show(TopAnswer { replica, rules, hint: None }), permit)
         };
         let (shown, _permit) = spawn_blocking(shown).await.unwrap_or_default();
         Ok(shown)
