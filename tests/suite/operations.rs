@@ -1,8 +1,9 @@
-//! Runs the commands of docs/redis.md and checks the figures of docs/operations.md.
+//! Runs the commands of docs/redis.md and docs/operations.md, and checks the figures of the latter.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use redis::Value;
 use serde_json::json;
@@ -10,9 +11,10 @@ use tollgate::limiter::fallback::failed_calls;
 use tollgate::telemetry::metric::Metrics;
 
 use crate::support::cluster::ClusterProcess;
+use crate::support::process::look_for;
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::{Options, SentinelProcess};
-use crate::support::{Builder, TestServer, look_until};
+use crate::support::{Builder, TestServer, limit_of, look_until};
 
 /// A rule of each kind of counter there is in Redis, whose failures show.
 const EVERY_ALGORITHM: &str = "
@@ -162,6 +164,68 @@ fn figures_of_the_soak_match_its_picture() {
         format!("{late} answers came after 20 ms"),
     ] {
         assert!(figures.contains(&words), "{words} is not in: {figures}");
+    }
+}
+
+/// What the page looks for with `grep`: in the log of a Deployment, or on a page of the admin port.
+fn looked_for() -> (BTreeSet<String>, BTreeSet<(String, String)>) {
+    let page = page().replace("\\|", "|");
+    let (mut of_log, mut of_pages) = (BTreeSet::new(), BTreeSet::new());
+    for line in page.lines() {
+        let Some((source, rest)) = line.split_once(" | grep ") else {
+            continue;
+        };
+        let grep = rest.split("   ").next().unwrap_or_default().split('`').next();
+        let grep = grep.unwrap_or_default().split(" #").next().unwrap_or_default().trim();
+        if source.ends_with("kubectl logs $D") {
+            of_log.insert(grep.to_owned());
+        } else if let Some((_, path)) = source.rsplit_once("localhost:6070") {
+            of_pages.insert((path.to_owned(), grep.to_owned()));
+        }
+    }
+    (of_log, of_pages)
+}
+
+/// What `grep` finds in a text, with arguments as a shell reads them.
+fn found(grep: &str, text: &str) -> String {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("printf %s \"$TEXT\" | grep {grep}")]).env("TEXT", text);
+    let output = command.output().expect("there is a shell");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+#[tokio::test]
+async fn commands_of_the_page_find_what_they_look_for() {
+    let unreachable = TestServer::with_rules(&limit_of(1)).with_env("REDIS_URL", "127.0.0.1:1");
+    let undiscovered = TestServer::with_rules(&limit_of(1))
+        .with_env("REDIS_URL", "mymaster,127.0.0.1:1")
+        .with_env("REDIS_TYPE", "sentinel");
+    let redis = RedisProcess::start();
+    redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let failing = TestServer::with_rules(&limit_of(9)).with_env("REDIS_URL", &redis.url());
+    let warning = "
+domain: llm
+descriptors:
+  - {key: team, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {warn_at: 50%}}}
+";
+    let servers = [unreachable, undiscovered, failing, TestServer::with_rules(warning)];
+    let servers = servers.map(Builder::start);
+    let (of_log, of_pages) = looked_for();
+    assert!(of_log.len() > 3 && of_pages.len() > 4, "{of_log:?} {of_pages:?}");
+    for grep in of_log {
+        look_for(&format!("grep {grep} finds a line of a log"), || {
+            for server in &servers {
+                server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#);
+                server.json(r#"{"domain":"llm","descriptors":[{"entries":[{"key":"team","value":"search"}]}]}"#);
+            }
+            servers.iter().any(|server| !found(&grep, &server.log()).is_empty()).then_some(())
+        });
+    }
+    let mut client = servers[3].client().await;
+    client.ask("llm", &[("team", "search")]).await;
+    for (path, grep) in of_pages {
+        let page = servers[3].admin(&path);
+        assert!(!found(&grep, &page).is_empty(), "grep {grep} finds nothing in {path}:\n{page}");
     }
 }
 

@@ -119,6 +119,30 @@ fn every_link_between_pages_resolves() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// A row behind an empty line, or without a head, is a paragraph with bars.
+#[test]
+fn every_row_belongs_to_a_table() {
+    for page in pages() {
+        let text = read(&page);
+        let mut is_code = false;
+        let mut table: Vec<&str> = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            is_code ^= line.trim_start().starts_with("```");
+            let is_row = !is_code && line.starts_with('|');
+            if is_row {
+                table.push(line);
+            } else {
+                table.clear();
+            }
+            let is_head = |row: &str| row.chars().all(|each| "|-: ".contains(each));
+            let is_table = table.len() != 2 || is_head(table[1]);
+            assert!(is_table, "{page}:{}: no head of a table above", number + 1);
+            let is_alone = table.len() == 1 && !text.lines().nth(number + 1).is_some_and(is_head);
+            assert!(!is_alone, "{page}:{}: a row without a table", number + 1);
+        }
+    }
+}
+
 /// `docs/metrics.md` is generated from the metrics of running processes.
 #[test]
 fn every_metric_that_a_page_names_is_in_the_list_of_metrics() {
