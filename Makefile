@@ -67,9 +67,10 @@ drill: requirements ## how soon each fault of an on-call rota is named: five min
 	@$(MAKE) --no-print-directory binary
 	PYTHONDONTWRITEBYTECODE=1 .tools/python/bin/python3 tests/drill/drill.py
 
-console-images: requirements ## write the pictures of docs/console.md into docs/images; needs chromium and chromium-driver
+console-images: requirements ## write the pictures of docs/console.md, and hashes of their views. Needs chromium
 	@$(MAKE) --no-print-directory binary
 	tests/console_images.py docs/images
+	REWRITE=1 $(CARGO) test --test suite -- console_pictures::
 
 helm-goldens: ## rewrite the expected manifests, and the table of the chart's README
 	REWRITE=1 $(MAKE) helm

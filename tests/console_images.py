@@ -43,10 +43,13 @@ PICTURES = [
     ("console-rules", "/console/rules", 1280, 420, False),
     ("console-rule", "/console/rule?domain=shop&rule=shop.user", 1280, 860, False),
     ("console-key", "/console/key?domain=shop&e=user%3D42", 1280, 520, False),
+    ("console-budgets", "/console/budgets", 1280, 420, False),
+    ("console-files", "/console/files", 1280, 320, False),
+    ("console-file", "/console/file?name=shop.yaml", 1280, 760, False),
+    ("console-over-limit", "/console/over-limit", 1280, 420, False),
+    ("console-trial", "/console/trial", 1280, 420, False),
     ("console-narrow", "/", 500, 900, False),
 ]
-# With --all only: Chromium draws the feed before or after its first rows.
-FEED = ("console-over-limit", "/console/over-limit", 1280, 420, False)
 # On Redis, which is reachable, and then stopped.
 STORE_PICTURES = [("console-store", "/console/store", 1280, 560, False), ("console-store-unreachable", "/console/store", 1280, 560, False)]
 REDIS = ROOT / ".tools/bin/redis-server-6.2"
@@ -131,12 +134,12 @@ def answers(port):
         return False
 
 
-def draw_rules(home, draw, more):
+def draw_rules(home, draw):
     with Service(Path(home, "service"), {"shop.yaml": RULES}, {}) as service:
         load(service.http, SECONDS)
         # Requests go on, for the feed.
         threading.Thread(target=load, args=(service.http, 600), daemon=True).start()
-        for picture in PICTURES + more:
+        for picture in PICTURES:
             draw(service.address, picture)
 
 
@@ -166,7 +169,7 @@ def main(folder, draws_all):
             shoot(address, each, folder)
 
     with tempfile.TemporaryDirectory() as home:
-        draw_rules(home, draw, [FEED] if draws_all else [])
+        draw_rules(home, draw)
         draw_store(home, draw)
 
 

@@ -15,6 +15,7 @@ mod commands;
 mod compat;
 mod connections;
 mod console;
+mod console_pictures;
 mod counter_actions;
 mod counters;
 mod diff;
