@@ -9,8 +9,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::base::environment::{self, Environment};
 use crate::base::removed;
+use crate::base::text::did_you_mean;
 use crate::cli::output::{CliError, print, print_error};
-use crate::rules::config::error::did_you_mean;
 
 mod cases;
 mod check;

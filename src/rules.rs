@@ -31,4 +31,5 @@ pub mod source;
 pub mod stats;
 mod step;
 pub mod tree;
+pub(crate) mod unmatched;
 pub(crate) mod wildcard;

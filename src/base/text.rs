@@ -11,6 +11,11 @@ use std::fmt::{self, Write as _};
 
 use percent_encoding::percent_encode_byte;
 
+/// Names that are compared with one to find the nearest.
+const COMPARED_NAMES_MAX: usize = 1_000;
+/// Bytes of a name that are compared.
+const COMPARED_BYTES_MAX: usize = 64;
+
 /// Bytes, most often text.
 #[derive(Clone, Copy)]
 pub struct Text<'t>(pub &'t [u8]);
@@ -82,6 +87,27 @@ pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
     let mut ends = (0..=bytes_max.min(text.len())).rev();
     let end = ends.find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or_default()]
+}
+
+/// The nearest of these names.
+pub(crate) fn nearest<'r>(name: &str, known: impl Iterator<Item = &'r str>) -> Option<&'r str> {
+    let compared = |name: &'r str| prefix(name, COMPARED_BYTES_MAX);
+    let name = prefix(name, COMPARED_BYTES_MAX);
+    let known = known.take(COMPARED_NAMES_MAX);
+    known.min_by_key(|known| strsim::osa_distance(compared(known), name))
+}
+
+/// The most similar word, if any is similar enough.
+pub(crate) fn did_you_mean<'w>(
+    word: &str,
+    words: impl IntoIterator<Item = &'w str>,
+) -> Option<&'w str> {
+    let score = |candidate: &str| strsim::jaro_winkler(&word.to_lowercase(), candidate);
+    let scored = words.into_iter().map(|candidate| (score(candidate), candidate));
+    scored
+        .filter(|(score, _)| *score > 0.8)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
 }
 
 /// A number and a noun: `1 problem`, `2 problems`.

@@ -13,9 +13,9 @@ use crate::app::build::App;
 use crate::app::run::Signal;
 use crate::app::settings::{Resolved, Settings};
 use crate::base::environment::Environment;
+use crate::base::text::did_you_mean;
 use crate::base::{removed, runtime};
 use crate::cli::output::{CliError, error_line, print};
-use crate::rules::config::error::did_you_mean;
 use crate::telemetry::log::{self, Format, Level, Log};
 
 /// Arguments of `serve`.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::iter;
 
 use crate::base::named_enum::named_enum;
-use crate::base::text::{Escaped, Text};
+use crate::base::text::{Escaped, Text, did_you_mean};
 use crate::base::time::Time;
 use crate::limits::check::{Check, Hits};
 use crate::limits::{Algorithm, LeaseTerms, Limit, Windows};
@@ -16,6 +16,7 @@ use crate::rules::query::{Descriptor, Query};
 use crate::rules::rule::{OnLimit, Rule};
 use crate::rules::step::{Link, Step};
 use crate::rules::tree::{Domain, Found, RuleSet};
+use crate::rules::unmatched::{Alternatives, alternatives};
 
 /// Why a request gets its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +47,9 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
     let Some(domain) = rules.domain(query.domain) else {
         let known: Vec<&str> = rules.domains().iter().map(|known| &*known.name).collect();
         let text = format!(
-            "domain {}: unknown, so nothing is limited\nknown domains: {}\n",
+            "domain {}: unknown, so nothing is limited{}\nknown domains: {}\n",
             Escaped(Text(query.domain)),
+            hint(query.domain, &known),
             known.join(", ")
         );
         return explanation(Outcome::UnknownDomain, text);
@@ -119,8 +121,11 @@ fn matched(domain: &Domain, descriptor: &Descriptor<'_>) -> Vec<String> {
         End::Rule(rule) => format!("rule {} at {}", rule.path, rule.origin),
         End::NoEntries => "no entries: nothing can match".to_owned(),
         End::NoChild => {
-            let entry = Escaped(descriptor.entries[hops.len()]);
-            format!("{entry} -> nothing: no such value, no pattern, no default")
+            let entry = descriptor.entries[hops.len()];
+            let Alternatives { has_key, name, known } = alternatives(domain, &hops, entry);
+            let missing =
+                if has_key { "no such value, no pattern, no default" } else { "no such key" };
+            format!("{} -> nothing: {missing}{}", Escaped(entry), hint(name, &known))
         }
         End::TooDeep => {
             "the rules end here, and the descriptor goes on: too deep to match".to_owned()
@@ -128,6 +133,12 @@ fn matched(domain: &Domain, descriptor: &Descriptor<'_>) -> Vec<String> {
         End::NoLimit => "no rate_limit here: not limited".to_owned(),
     });
     notes
+}
+
+/// A name of the rules that is similar, as the end of a sentence.
+fn hint(name: &[u8], known: &[&str]) -> String {
+    let meant = did_you_mean(&Text(name).shown(), known.iter().copied());
+    meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"))
 }
 
 fn outcome(step: &Step<'_>, plan: &Plan<'_>) -> Vec<String> {

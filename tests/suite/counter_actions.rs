@@ -265,7 +265,7 @@ grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]]} | 400 | 
 grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]], "hits": 0} | 400 | expected a nonzero u64
 grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]], "hits": -1} | 400 | expected a nonzero u64
 grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]], "hits": 6} | 422 | at most its limit, 5 hits
-reset | {"domain": "d", "descriptor": [["unknown", "v"]]} | 404 | no such value, no pattern, no default
+reset | {"domain": "d", "descriptor": [["unknown", "v"]]} | 404 | no such key
 reset | {"domain": "d", "descriptor": [["places", "v"], ["caller", ""]]} | 400 | names the holder of a slot
 "#;
 

@@ -180,7 +180,7 @@ domain=d | 400 | a domain and at least one entry are needed
 domain=d&e=%3Dv | 400 | the entry `=v` has no key; write key=value
 domain=d&e=places%3Dv&e=caller%3D | 400 | names the holder of a slot
 domain=d&e=counted%3Dv | 404 | no rate_limit here: not limited
-domain=d&e=unknown%3Dv | 404 | no such value, no pattern, no default
+domain=d&e=unknown%3Dv | 404 | no such key
 domain=nobody&e=counted%3Dv | 404 | known domains: d
 ";
 
@@ -253,7 +253,7 @@ async fn commands_read_reset_and_grant() {
     has_line(&counter("reset", &[], TOKEN), &["used", "3", "0"]);
     let none = tollgate(&["counter", "get", "d", "unknown=v", "--url", &url]);
     assert_eq!(none.code, Some(4), "{none:?}");
-    assert!(none.stdout.contains("no such value, no pattern, no default"), "{none:?}");
+    assert!(none.stdout.contains("no such key"), "{none:?}");
     let none = tollgate(&["counter", "get", "nobody", "unknown=v", "--url", &url]);
     assert_eq!(none.code, Some(3), "{none:?}");
 }

@@ -17,7 +17,9 @@ user=alice; more=1 | 4 | the rules end here, and the descriptor goes on: too dee
 tenant=t | 4 | no rate_limit here: not limited; => not limited
 user=bob | 4 | user=bob -> nothing: no such value, no pattern, no default; => not limited
 user=alice, bob | 4 | user=alice, bob -> nothing: no such value, no pattern, no default; => not limited
-nobody=knows | 4 | nobody=knows -> nothing; => not limited
+nobody=knows | 4 | nobody=knows -> nothing: no such key; => not limited
+usr=alice | 4 | usr=alice -> nothing: no such key; did you mean `user`?; => not limited
+user=allice | 4 | user=allice -> nothing: no such value, no pattern, no default; did you mean `alice`?
 internal=1 | 0 | => unlimited: passes, and is not counted
 ";
 
@@ -206,6 +208,7 @@ fn explain_lists_the_domains_when_it_does_not_know_one() {
     let path = rules_in(&directory, TREE);
     let ran = tollgate(&["explain", &path, "shoo", "user=alice"]);
     assert_eq!(ran.code, Some(3));
-    let domains = "domain shoo: unknown, so nothing is limited\nknown domains: shop\n";
+    let domains =
+        "domain shoo: unknown, so nothing is limited; did you mean `shop`?\nknown domains: shop\n";
     assert!(ran.stdout.contains(domains), "{ran:?}");
 }

@@ -11,8 +11,7 @@ use crate::base::text::{Text, prefix};
 use crate::base::time::Time;
 use crate::operator::observe::feed::OverLimitFeed;
 use crate::report::outcome::Outcome;
-use crate::rules::lookup::{End, lookup};
-use crate::rules::tree::Level as Nodes;
+use crate::rules::unmatched::why_no_rule;
 use crate::rules::{Descriptor, Query, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics};
 
@@ -21,10 +20,6 @@ use crate::telemetry::metric::{Counter, Metrics};
 const LINES_PER_SECOND_MAX: u32 = 100;
 /// Bytes of a domain, of all descriptors, and of what was found for them.
 const TEXT_BYTES_MAX: usize = 1_024;
-/// Names of the rules that are compared with one that they do not have.
-const COMPARED_NAMES_MAX: usize = 1_000;
-/// Bytes of a name that count for it.
-const COMPARED_BYTES_MAX: usize = 64;
 
 /// The log of the calls of all workers.
 #[derive(Debug)]
@@ -64,9 +59,10 @@ impl CallLog {
                 let code = if over_limit { "OVER_LIMIT" } else { "OK" };
                 let of_each = query.descriptors.iter().zip(&outcomes);
                 let found = of_each.map(|(descriptor, outcome)| {
-                    found(outcome).unwrap_or_else(|| why_no_rule(rules, query.domain, descriptor))
+                    found(outcome).or_else(|| why_no_rule(rules, query.domain, descriptor))
                 });
-                let found = found.collect::<Vec<_>>().join("; ");
+                let found: Vec<_> = found.map(Option::unwrap_or_default).collect();
+                let found = found.join("; ");
                 (Some(bounded(&found)), Some(code), None)
             }
             Err(error) => (None, None, Some(error)),
@@ -97,45 +93,4 @@ fn found(outcome: &Outcome) -> Option<String> {
     let source = source.name();
     let left = outcome.remaining;
     Some(format!("rule {rule}: {answer} by {source}, {left} left of {limit}"))
-}
-
-/// Why no rule is about a descriptor, with the name of the rules that is nearest to its own.
-fn why_no_rule(rules: &RuleSet, domain: &[u8], descriptor: &Descriptor<'_>) -> String {
-    let Some(domain) = rules.domain(domain) else {
-        let names = rules.domains().into_iter().map(|known| &*known.name);
-        return format!("no rule: unknown domain{}", nearest(domain, names));
-    };
-    let (hops, end) = lookup(domain, &descriptor.entries);
-    let last = hops.last().map(|hop| hop.node);
-    let label = last.map_or("", |last| &last.label);
-    match end {
-        End::Rule(rule) => format!("no limit: rule {}", rule.path),
-        End::NoEntries => "no rule: no entries".to_owned(),
-        End::NoLimit => format!("no rule: {label} has no rate_limit"),
-        End::TooDeep => format!("no rule: nothing is below {label}"),
-        End::NoChild => {
-            let entry = descriptor.entries[hops.len()];
-            let level = last.map_or(Some(&domain.root), |last| last.below.as_deref());
-            let nodes = level.map_or(&[][..], Nodes::nodes);
-            let of_key = nodes.iter().filter(|node| node.key.as_bytes() == entry.key);
-            let key = Text(entry.key);
-            if of_key.clone().next().is_some() {
-                let nearest = nearest(entry.value, of_key.map(|node| &*node.value));
-                format!("no rule for this value of {key}{nearest}")
-            } else {
-                let nearest = nearest(entry.key, nodes.iter().map(|node| &*node.key));
-                format!("no rule for key {key}{nearest}")
-            }
-        }
-    }
-}
-
-/// The nearest of these names, as the end of a sentence.
-fn nearest<'r>(name: &[u8], known: impl Iterator<Item = &'r str>) -> String {
-    let compared = |name: &'r str| prefix(name, COMPARED_BYTES_MAX);
-    let name = Text(name).shown();
-    let name = prefix(&name, COMPARED_BYTES_MAX);
-    let known = known.take(COMPARED_NAMES_MAX);
-    let nearest = known.min_by_key(|known| strsim::osa_distance(compared(known), name));
-    nearest.map_or_else(String::new, |nearest| format!(", nearest is {nearest}"))
 }

@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 
+use crate::base::text::did_you_mean;
 use crate::base::time::hour_and_minute;
 use crate::limits::{Calendar, CalendarSpec, DAYS_OF_SHORTEST_MONTH, Unit, Weekday, Windows};
-use crate::rules::config::error::did_you_mean;
 
 static INTERNED: LazyLock<Mutex<Interned>> = LazyLock::new(Mutex::default);
 

@@ -276,19 +276,6 @@ pub(crate) fn in_file_order(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// The word of a list that is most similar, if one is similar enough to be meant.
-pub(crate) fn did_you_mean<'w>(
-    word: &str,
-    words: impl IntoIterator<Item = &'w str>,
-) -> Option<&'w str> {
-    let score = |candidate: &str| strsim::jaro_winkler(&word.to_lowercase(), candidate);
-    let scored = words.into_iter().map(|candidate| (score(candidate), candidate));
-    scored
-        .filter(|(score, _)| *score > 0.8)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, candidate)| candidate)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

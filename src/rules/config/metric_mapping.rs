@@ -8,7 +8,8 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use crate::base::regular_file;
-use crate::rules::config::error::{Finding, Findings, SourceFindings, did_you_mean};
+use crate::base::text::did_you_mean;
+use crate::rules::config::error::{Finding, Findings, SourceFindings};
 use crate::rules::config::source::Source;
 use crate::rules::config::tollgate::reader::{flag, list, map, word};
 use crate::rules::config::yaml::{Diagnostic, FILE_NODES_MAX, Kind, Node};

@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
+use crate::base::text::did_you_mean;
 use crate::limits::Unit;
-use crate::rules::config::error::{SourceFindings, did_you_mean};
+use crate::rules::config::error::SourceFindings;
 use crate::rules::config::keys::{Whole, keys, values};
 use crate::rules::config::metadata::go_text_in_message;
 use crate::rules::config::tollgate::{FileBlock, RuleBlock};

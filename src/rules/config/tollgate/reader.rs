@@ -1,6 +1,7 @@
 //! Reads maps and values of Tollgate's own blocks, and reports what is invalid in them.
 
-use crate::rules::config::error::{SourceFindings, did_you_mean};
+use crate::base::text::did_you_mean;
+use crate::rules::config::error::SourceFindings;
 use crate::rules::config::yaml::{Diagnostic, Kind, Node, Value};
 
 /// Names of keys before 0.1, each with its present name.
