@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 
 use crate::app::background::Background;
-use crate::app::console::{Shown, console};
+use crate::app::console::{Seen, Shown, console};
 use crate::app::core::Core;
 use crate::base::http::accept::AcceptErrors;
 use crate::base::http::budget::{Bounds, HttpMetrics};
@@ -22,6 +22,7 @@ use crate::operator::admin::api::top::Top;
 use crate::operator::admin::api::viewer::Viewers;
 use crate::operator::admin::{self, Admin, Pages};
 use crate::operator::observe::feed::OverLimitFeed;
+use crate::operator::observe::history::History;
 
 /// The bound admin listener.
 pub(super) struct AdminPort {
@@ -75,14 +76,16 @@ pub(super) fn build(
         lifecycle: core.lifecycle.clone(),
     };
     let admin = admin(core, shown, pages, viewers);
-    let console = console(core, shown, &api).router();
+    let responses = observers.responses.clone();
+    let history = History::new(rules.live.clone(), responses, core.clock.clone(), metrics);
+    let seen = Seen { history: history.clone(), unmatched: observers.unmatched.clone() };
+    let console = console(core, shown, &api, seen).router();
     let serve = serve(core, port, admin, api, console);
-    let history = rules.history.clone().run();
     // In a thread of its own: requests to the admin listener delay neither the store nor signals.
     background.thread("admin", async {
         tokio::select! {
             () = serve => {}
-            () = history => {}
+            () = history.run() => {}
             () = keys.run() => {}
         }
     });

@@ -5,7 +5,9 @@ use crate::app::rules::Rules;
 use crate::operator::admin::api::Api;
 use crate::operator::console::Console;
 use crate::operator::console::parts::{Parts, RecentReads};
+use crate::operator::observe::history::History;
 use crate::operator::observe::redact::Values;
+use crate::operator::observe::unmatched::Unmatched;
 use crate::trial::Trial;
 
 /// The components that the pages show.
@@ -18,7 +20,13 @@ pub(super) struct Shown<'a> {
     pub(super) local: Values,
 }
 
-pub(super) fn console(core: &Core, shown: &Shown<'_>, api: &Api) -> Console {
+/// Statistics of decisions that only the console shows.
+pub(super) struct Seen {
+    pub(super) history: History,
+    pub(super) unmatched: Unmatched,
+}
+
+pub(super) fn console(core: &Core, shown: &Shown<'_>, api: &Api, seen: Seen) -> Console {
     let rules = shown.rules;
     Console::new(Parts {
         rules: rules.live.clone(),
@@ -29,7 +37,8 @@ pub(super) fn console(core: &Core, shown: &Shown<'_>, api: &Api) -> Console {
         modes: core.settings.limiter.modes(),
         backend: core.backend.clone(),
         api: api.clone(),
-        history: rules.history.clone(),
+        history: seen.history,
+        unmatched: seen.unmatched,
         metrics: core.metrics.clone(),
         watch: core.watch.clone(),
         lifecycle: core.lifecycle.clone(),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::app::banner::InitialRules;
 use crate::app::core::Core;
-use crate::operator::observe::history::History;
 use crate::operator::observe::redact::DescriptorView;
 use crate::rules::config::CompileOptions;
 use crate::rules::source::edit::{Access, RuleFiles};
@@ -29,7 +28,6 @@ pub(super) struct Rules {
     pub(super) findings: LastFindings,
     pub(super) initial: InitialRules,
     pub(super) stats: Arc<StatsTable>,
-    pub(super) history: History,
 }
 
 impl Rules {
@@ -77,8 +75,7 @@ impl Rules {
                 access: Access::new(metrics),
             })
         });
-        let history = History::new(live.clone(), stats.clone(), clock.clone(), metrics);
-        Self { origin, live, source, files, findings, initial, stats, history }
+        Self { origin, live, source, files, findings, initial, stats }
     }
 
     /// The folder of rules files.

@@ -113,6 +113,7 @@ mod tests {
                 end: Some("2026-12-01T00:00:00+01:00".to_owned()),
                 ..UsagePeriod::default()
             },
+            resets_in_seconds: 60,
             projected: Some(Projection {
                 used_at_end: 102,
                 exhausted_at: Some("2026-11-30T06:26:20+01:00".to_owned()),

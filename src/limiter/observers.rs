@@ -15,10 +15,12 @@ use crate::limiter::response::Response;
 use crate::limiter::settings::Settings;
 use crate::operator::observe::call_log::CallLog;
 use crate::operator::observe::feed::{Crossing, Event, OverLimitFeed};
+use crate::operator::observe::responses::{Admitted, Responses};
 use crate::operator::observe::top_keys::{self, TopKeys};
+use crate::operator::observe::unmatched::Unmatched;
 use crate::rules::stats::StatsTable;
 use crate::rules::stats::counts::Disposition;
-use crate::rules::{Descriptor, Link, Query, RuleSet};
+use crate::rules::{Descriptor, Link, Query, RuleSet, Step};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::LiveSpan;
 
@@ -29,6 +31,8 @@ pub struct Observers {
     near_limit_ratio: f32,
     pub(crate) top_keys: TopKeys,
     pub(crate) feed: OverLimitFeed,
+    pub(crate) unmatched: Unmatched,
+    pub(crate) responses: Responses,
     log: OverLimitLog,
     /// `None` unless LOG_LEVEL is debug or lower.
     calls: Option<CallLog>,
@@ -58,6 +62,8 @@ impl Observers {
             near_limit_ratio: settings.near_limit_ratio,
             top_keys: TopKeys::new(clock.clone(), metrics),
             feed,
+            unmatched: Unmatched::new(metrics),
+            responses: Responses::new(metrics),
             log: OverLimitLog::new(
                 settings.refusals_log_sample_rate,
                 settings.refusals_log_lines_per_second_max.get(),
@@ -98,6 +104,22 @@ impl Observers {
         for percent in counted.crossed(warn_at, decision.blocked) {
             self.crossed(decision, descriptor, counted, percent);
         }
+    }
+
+    /// Observes descriptors that no rule matches.
+    #[cold]
+    fn unmatched(&self, decision: &Decision<'_, '_, '_>) {
+        let Decision { query, plan, now, .. } = *decision;
+        let steps = plan.steps.iter();
+        let descriptors = steps.filter(|step| matches!(step, Step::NoRule)).count() as u64;
+        let domain = decision.domain();
+        if plan.domain_known {
+            self.stats.unmatched(&domain, descriptors);
+        } else {
+            self.stats.domain_not_found(&domain, descriptors);
+            self.unmatched.warn_of_domain(decision.rules, query.domain, now);
+        }
+        self.unmatched.record(query, &plan.steps, now);
     }
 
     /// Observes that a request crossed a threshold.
@@ -147,6 +169,21 @@ fn event<'o, 'q>(
     }
 }
 
+/// Whether a limit that is exceeded does not reject the request.
+fn admits(link: &Link<'_>, response: &Response) -> bool {
+    link.passes && (link.admits() || !response.over_limit)
+}
+
+/// Why the response is OK although this limit is exceeded.
+#[cold]
+fn admitted_by(link: &Link<'_>, response: &Response) -> Admitted {
+    match link.rule {
+        _ if link.in_shadow() || response.shadowed => Admitted::Shadow,
+        Some(rule) if rule.degrades() => Admitted::Degrade,
+        _ => Admitted::Quota,
+    }
+}
+
 impl Worker {
     /// Observes a decision. `span` is that of its request, if it is traced.
     pub(crate) fn decided(
@@ -158,10 +195,10 @@ impl Worker {
     ) {
         let observers = &*self.shared;
         let Decision { query, now, .. } = *decision;
-        if !decision.plan.domain_known {
-            let descriptors = query.descriptors.len() as u64;
-            observers.stats.domain_not_found(&decision.domain(), descriptors);
+        if decision.plan.has_unmatched {
+            observers.unmatched(decision);
         }
+        observers.responses.record(response.over_limit);
         if response.shadowed {
             observers.global_shadow_mode.inc();
         }
@@ -194,6 +231,7 @@ impl Worker {
         let Decision { query, plan, .. } = *decision;
         let observers = &*self.shared;
         let mut top_keys = self.top_keys.lock();
+        let mut admitted = None;
         for (step, descriptor) in plan.steps.iter().zip(&query.descriptors) {
             for limits in step.links().chunk_by(Link::is_of_same_rule) {
                 for link in limits {
@@ -216,15 +254,22 @@ impl Worker {
                     _ if decision.blocked.has(check) && !verdict.over => Disposition::NotConsumed,
                     _ if link.in_shadow() => Disposition::Shadowed,
                     Some(rule) if response.degraded && rule.degrades() => Disposition::Degraded,
+                    _ if verdict.over && admits(link, response) => Disposition::Admitted,
                     _ if is_booked(verdict) && !response.over_limit => Disposition::Queued,
                     _ => Disposition::Nothing,
                 };
                 let near_limit_ratio = observers.near_limit_ratio;
                 let counts = counters.record(check, verdict, disposition, near_limit_ratio);
+                if counts.over_limit > 0 && !response.over_limit {
+                    admitted = admitted.or_else(|| Some(admitted_by(link, response)));
+                }
                 let rules = decision.rules;
                 let domain = query.domain;
                 top_keys.record(rules, domain, descriptor, link, &check.key, counts);
             }
+        }
+        if let Some(by) = admitted {
+            observers.responses.record_admitted(by);
         }
     }
 

@@ -38,6 +38,9 @@ pub(crate) struct LimitUsage {
     /// Used shares from which responses carry a warning, in percent
     pub(crate) warn_at: Vec<u8>,
     pub(crate) period: UsagePeriod,
+    /// Until the period ends, or nothing is used any more
+    #[serde(default)]
+    pub(crate) resets_in_seconds: u64,
     /// If it goes on as from the start of the period until now; only with a calendar
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) projected: Option<Projection>,
@@ -95,6 +98,7 @@ impl LimitUsage {
             over_limit: reading.is_exhausted,
             warn_at: warn_at.unwrap_or_default(),
             period,
+            resets_in_seconds: verdict.reset_after.ceil_secs(),
             projected,
             counted_in,
         }

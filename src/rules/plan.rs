@@ -30,6 +30,8 @@ pub const CHECKS_MAX: usize = 1_000;
 pub struct Plan<'r> {
     /// Whether the domain has rules at all.
     pub domain_known: bool,
+    /// Whether a descriptor has no rule.
+    pub has_unmatched: bool,
     /// Whether all descriptors consume, or none.
     pub all_or_nothing: bool,
     /// A step for each descriptor, in order.
@@ -99,6 +101,7 @@ impl<'r> Plan<'r> {
         now: Time,
     ) -> Result<(), InvalidRequest> {
         let Some(domain) = rules.domain(query.domain) else {
+            self.has_unmatched = true;
             self.steps.extend(query.descriptors.iter().map(|_| Step::NoRule));
             return Ok(());
         };
@@ -176,7 +179,10 @@ impl<'r> Planner<'_, '_, 'r> {
                 }
             },
             (Some(rule), None) => Step::Unlimited(rule),
-            (None, None) => Step::NoRule,
+            (None, None) => {
+                self.plan.has_unmatched = true;
+                Step::NoRule
+            }
         })
     }
 

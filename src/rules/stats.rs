@@ -5,7 +5,7 @@
 //! depends on the request (`detailed_metric`, `value_to_metric`, limits in requests, unknown
 //! domains), and keeps a bounded number of those names, because clients choose them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -37,6 +37,8 @@ pub const SERIES_NAMES_BYTES_MAX: usize = 1 << 20;
 const OTHER: &str = "__other__";
 const CROSSINGS_HELP: &str = "Requests whose hits crossed a threshold of warn_at of a limit, in percent, or used the limit up (100).";
 const DOMAIN_HELP: &str = "Descriptors of requests for an unknown domain.";
+const UNMATCHED_HELP: &str =
+    "Descriptors that no rule matches, also those of an unknown domain: they are not limited.";
 
 /// Under which name a counter is exposed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,6 +84,9 @@ exposed! {
     Queued = Own "tollgate_rule_queued_hits_total";
     /// Hits over the limit of a rule with on_limit: degrade, which were admitted.
     Degraded = Own "tollgate_rule_degraded_hits_total";
+    /// Hits over the limit of a rule that does not reject them: in shadow mode, a quota while
+    /// another is left, or with on_limit: degrade.
+    Admitted = Own "tollgate_rule_admitted_hits_total";
 }
 
 /// The counters of all rules by name.
@@ -97,6 +102,8 @@ struct Names {
     of_rules: HashMap<Box<str>, Arc<RuleStats>>,
     of_clients: HashMap<Box<str>, Arc<RuleStats>>,
     unknown_domains: HashMap<Box<str>, AtomicU64>,
+    /// By domains of the rules.
+    unmatched: HashMap<Box<str>, AtomicU64>,
     /// Bytes of the names in `of_clients` and `unknown_domains`.
     client_bytes: usize,
 }
@@ -167,12 +174,15 @@ impl StatsTable {
         count.fetch_add(descriptors, Relaxed);
     }
 
-    /// Hits of all names, and those over limit.
-    pub(crate) fn totals(&self) -> [u64; 2] {
-        let names = self.names.read();
-        let all = names.of_rules.values().chain(names.of_clients.values());
-        all.map(|stats| stats.hits())
-            .fold([0, 0], |[hits, over], [more, more_over]| [hits + more, over + more_over])
+    /// Counts descriptors without a rule, of a domain that the rules have.
+    pub(crate) fn unmatched(&self, domain: &str, descriptors: u64) {
+        if let Some(known) = self.names.read().unmatched.get(domain) {
+            known.fetch_add(descriptors, Relaxed);
+            return;
+        }
+        let mut names = self.names.write();
+        let count = names.unmatched.entry(domain.into()).or_default();
+        count.fetch_add(descriptors, Relaxed);
     }
 
     /// Whether one more client-supplied name may be kept; it is counted in any case.
@@ -238,6 +248,16 @@ impl Source for StatsTable {
                 of_client: true,
                 ..Series::counter(name, DOMAIN_HELP, labels, count, Some(statsd))
             });
+        }
+        // A domain that the rules had before, or have since, is in both.
+        let mut unmatched: BTreeMap<&str, u64> = BTreeMap::new();
+        for (domain, count) in names.unknown_domains.iter().chain(&names.unmatched) {
+            *unmatched.entry(domain).or_default() += count.load(Relaxed);
+        }
+        for (domain, count) in unmatched {
+            let name = "tollgate_unmatched_descriptors_total";
+            let labels = vec![("domain", domain.to_owned())];
+            series.push(Series::counter(name, UNMATCHED_HELP, labels, count, None));
         }
     }
 }

@@ -11,6 +11,7 @@ mod env;
 mod access_log;
 mod concurrency;
 mod connections;
+mod console;
 mod costs;
 mod headers;
 mod leases;

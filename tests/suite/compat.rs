@@ -375,11 +375,19 @@ impl World {
                 .iter()
                 .any(|start| name.starts_with(start))
         };
+        // What the console shows of responses, which envoyproxy/ratelimit does not count.
+        let is_about_responses = |name: &str| {
+            ["tollgate_responses_", "tollgate_unmatched_", "tollgate_rule_admitted_"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        };
         let is_about_the_store = |name: &str| {
             name.starts_with("tollgate_memory_") || name == "tollgate_store_verdicts_total"
         };
         let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
-        counters(lines.filter(|(name, _)| !is_about_calls(name) && !is_about_the_store(name)))
+        counters(lines.filter(|(name, _)| {
+            !is_about_calls(name) && !is_about_responses(name) && !is_about_the_store(name)
+        }))
     }
 }
 

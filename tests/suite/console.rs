@@ -98,10 +98,10 @@ async fn counts_are_those_of_metrics() {
     }
     let overview = text(&server, "/");
     for shown in [
-        "16.6 % 1 of 6 hits; this replica, last minute",
+        "16.6 % 1 of 6 calls; this replica, last minute",
         "Last hour · this replica, by minute",
         "Totals · this replica, since ",
-        "Hits of all rules 6 Hits over limit 1",
+        "Calls 6 Calls over limit 1",
     ] {
         assert!(overview.contains(shown), "{shown}: {overview}");
     }
@@ -124,7 +124,7 @@ async fn counts_are_those_of_metrics() {
         "Leased 0 of used, held by this replica",
         "Remaining 0 hits",
         "Counted in memory",
-        "3 hits 1 over limit at most 3 in 5 minutes",
+        "3 hits 1 over limit at most 3 hits in 5 minutes",
     ] {
         assert!(key.contains(shown), "{shown}: {key}");
     }
@@ -174,7 +174,7 @@ fn thousand_rules_are_listed_and_found() {
     let server = TestServer::with_rules(&rules).start();
     let all = view(&server, "/console/rules").body;
     assert_eq!(all.matches("<tr id=\"rule:").count(), 200);
-    assert!(all.contains("1001 of 1001 rules, the first 200 shown"));
+    assert!(all.contains("1,001 of 1,001 rules, the first 200 shown"));
     assert!(all.contains("801 more rules are left out"));
     for (search, found) in
         [("K0999", 1), ("d.k09", 100), ("fixed+k1000", 1), ("rules.yaml:1002", 1), ("nothing", 0)]
@@ -182,7 +182,7 @@ fn thousand_rules_are_listed_and_found() {
         let page = view(&server, &format!("/console/rules?q={search}")).body;
         let rows = page.matches("<tr id=\"rule:").count();
         assert_eq!(rows, found, "{search}");
-        let shown = format!("{rows} of 1001 rules");
+        let shown = format!("{rows} of 1,001 rules");
         assert!(page.contains(&shown), "{search}: {page}");
     }
 }
@@ -354,7 +354,7 @@ descriptors:
     .await;
     let key = "/console/key?domain=llm&e=team%3Dsearch&e=user%3Dann";
     let page = text(&server, key);
-    for row in ["llm.team budget 8 of 10", "llm.team.user 0 of 1000"] {
+    for row in ["llm.team budget 8 of 10", "llm.team.user 0 of 1,000"] {
         assert!(page.contains(row), "{row}: {page}");
     }
 }
@@ -491,7 +491,7 @@ async fn pages_say_how_many_replicas_there_are() {
     };
     let overview = [
         "replica pod-a",
-        "0 of 0 hits; this replica, one of 3, last minute",
+        "0 of 0 calls; this replica, one of 3, last minute",
         "Last hour · this replica, one of 3, by minute",
         "Replicas 3 share the limits; this one serves",
         "Totals · this replica, one of 3, since ",

@@ -81,8 +81,10 @@ async fn redacting(upstream: &RawUpstream) -> TestServer {
         }
     }
     client.ask("d", &[("user", "bob")]).await;
+    // No rule has its key.
+    client.ask("d", &[("usr", SECRET)]).await;
     eventually("all requests are compared", async || {
-        json_of(&server, "/trial", None)["requests"] == 15
+        json_of(&server, "/trial", None)["requests"] == 16
     })
     .await;
     server

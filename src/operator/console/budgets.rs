@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 
+use crate::base::time::{Span, Time};
 use crate::limits::Unit;
 use crate::operator::admin::api::viewer::Viewer;
 use crate::operator::admin::query_string::Pairs;
@@ -9,7 +10,7 @@ use crate::operator::console::dialogs::hidden_values;
 use crate::operator::console::parts::Parts;
 use crate::operator::console::rules::href_of;
 use crate::operator::console::top_keys::{key_href, name_of};
-use crate::operator::console::widgets::{bar, clamped, table};
+use crate::operator::console::widgets::{bar, clamped, moment, number, table};
 use crate::operator::observe::redact::Values;
 use crate::operator::observe::top_keys::Selection;
 use crate::operator::observe::top_keys::windows::{By, Window};
@@ -36,7 +37,7 @@ pub(crate) async fn content(parts: &Parts, viewer: &Viewer) -> Markup {
     html! {
         h1 { "Budgets" }
         @if shown.is_empty() {
-            p.empty { "No rule has a limit of a day or more." }
+            p.empty { "No rule has a limit of a day or more: " code { "unit: day" } ", " code { "week" } ", " code { "month" } " or " code { "year" } "." }
         } @else {
             p { "Of each rule the " (KEYS_MAX) " keys with the most hits in the last hour, " (parts.this_replica()) "." }
             (hidden_values(viewer))
@@ -79,7 +80,7 @@ async fn section(parts: &Parts, domain: &str, rule: &Rule, viewer: &Viewer) -> M
             @else if viewer.values == Values::Dropped { p.empty { "Its keys are shown with a token." } }
             @else if rows.is_empty() { p.empty { "No hits in the last hour." } }
             @else {
-                (usage_table("Key", &html! { @for (key, usage) in &rows { (row(key, usage)) } }))
+                (usage_table("Key", &html! { @for (key, usage) in &rows { (row(key, usage, parts.clock.now())) } }))
             }
         }
     }
@@ -111,13 +112,14 @@ async fn read(
 /// All limits that decide a key, if they are several.
 pub(crate) async fn of_key(parts: &Parts, pairs: &Pairs) -> Option<Markup> {
     let usage = parts.api.counters.usage(pairs).await.ok()?;
+    let now = parts.clock.now();
     (usage.limits.len() > 1).then(|| {
         html! {
             section aria-labelledby="limits" {
                 h2 #limits { "All limits" }
                 p.dim { "Hits pass if all of them admit them." }
                 (usage_table("Rule", &html! {
-                    @for limit in &usage.limits { (row(&html! { (limit.rule) }, limit)) }
+                    @for limit in &usage.limits { (row(&html! { (limit.rule) }, limit, now)) }
                 }))
             }
         }
@@ -125,20 +127,30 @@ pub(crate) async fn of_key(parts: &Parts, pairs: &Pairs) -> Option<Markup> {
 }
 
 fn usage_table(first: &str, rows: &Markup) -> Markup {
-    let texts = [first, "Limit", "Used", "Until", "Used up"];
+    let texts = [first, "Limit", "Used", "Until", "Used up at"];
     table(&texts, &["%", "Remaining"], rows)
 }
 
-fn row(first: &Markup, usage: &LimitUsage) -> Markup {
+/// When nothing is used any more.
+fn until(usage: &LimitUsage, now: Time) -> String {
+    let end = usage.period.end.as_deref().map(moment);
+    let reset = now.plus(Span::from_secs(usage.resets_in_seconds));
+    end.unwrap_or_else(|| match usage.used {
+        0 => "–".to_owned(),
+        _ => moment(&reset.to_rfc3339_secs()),
+    })
+}
+
+fn row(first: &Markup, usage: &LimitUsage, now: Time) -> Markup {
     html! {
         tr {
             th scope="row" { (first) }
             td { (usage.name) }
             td { (bar(usage.used, usage.limit)) }
-            td { (usage.period.end.as_deref().unwrap_or("–")) }
-            td { (usage.used_up().unwrap_or("–")) }
-            td.number.over[usage.over_limit] { (usage.used_percent) }
-            td.number { (usage.remaining) }
+            td { (until(usage, now)) }
+            td { (usage.used_up().map_or("–".to_owned(), moment)) }
+            td.number.over[usage.over_limit] { (usage.used_percent.min(100)) }
+            td.number { (number(usage.remaining)) }
         }
     }
 }

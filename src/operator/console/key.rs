@@ -10,8 +10,8 @@ use crate::operator::console::budgets;
 use crate::operator::console::dialogs::actions;
 use crate::operator::console::parts::Parts;
 use crate::operator::console::rules::href_of;
-use crate::operator::console::widgets::{TimeAxis, bar, chart, clamped, duration, encoded};
-use crate::operator::observe::history::Chart;
+use crate::operator::console::widgets::{TimeAxis, bar, chart, clamped, duration, encoded, number};
+use crate::operator::observe::history::{Bar, Chart};
 use crate::operator::observe::top_keys::windows::HISTORY_SLOT_MINUTES;
 use crate::report::counter::{CountedIn, CounterLimit, CounterView};
 use crate::report::top::TOP_KEYS_MAX;
@@ -84,9 +84,9 @@ fn shown(counter: &CounterView, this_replica: &str) -> Markup {
             div.tile { dt { "State" } dd.figure {
                 @if counter.over_limit { span.state.bad { "over limit" } } @else { span.state.good { "within limit" } }
             } dd.note { (bar(used, capacity)) } }
-            div.tile { dt { "Used" } dd.figure #used { (used) } dd.note { "of " (capacity) } }
-            div.tile { dt { "Leased" } dd.figure #leased { (counter.leased.unwrap_or_default()) } dd.note { "of used, held by " (this_replica) } }
-            div.tile { dt { "Remaining" } dd.figure { (counter.remaining.unwrap_or_default()) } dd.note { "hits that pass now" } }
+            div.tile { dt { "Used" } dd.figure #used { (number(used)) } dd.note { "of " (number(capacity)) @if used > capacity { "; hits over limit count, too" } } }
+            div.tile { dt { "Leased" } dd.figure #leased { (number(counter.leased.unwrap_or_default())) } dd.note { "of used, held by " (this_replica) } }
+            div.tile { dt { "Remaining" } dd.figure { (number(counter.remaining.unwrap_or_default())) } dd.note { "hits that pass now" } }
             div.tile { dt { "Resets in" } dd.figure { (duration(reset)) } dd.note { (name(counter.algorithm.map(Algorithm::name))) } }
             div.tile { dt { "Counted in" } dd.figure { (name(counter.counted_in.map(CountedIn::name))) } dd.note {
                 @if counter.counted_in == Some(CountedIn::Fallback) { "Redis gave no answer: the share of this replica" } @else { code { (clamped(counter.key.as_deref().unwrap_or("–"))) } }
@@ -104,7 +104,15 @@ async fn hour(parts: &Parts, domain: &str, pairs: &Pairs) -> Option<Chart> {
     let link = step.links().last()?;
     let key = &plan.request.checks[link.check].key;
     let keys = &parts.api.top.keys;
-    keys.history(domain, &link.rule?.path, key).await
+    let hour = keys.history(domain, &link.rule?.path, key).await?;
+    // Whether a quota rejects depends on the others of a call.
+    let admits = link.admits() || parts.modes.shadow;
+    let bars = hour.into_iter().map(|counts| {
+        let over = counts.over_limit;
+        let [over_limit, admitted] = if admits { [0, over] } else { [over, 0] };
+        Bar { all: counts.hits, over_limit, admitted }
+    });
+    Some(bars.collect())
 }
 
 fn history(hour: Option<&Chart>, parts: &Parts) -> Markup {
@@ -117,7 +125,7 @@ fn history(hour: Option<&Chart>, parts: &Parts) -> Markup {
             h2 #hour { "Last hour" span.dim { " · " (parts.this_replica()) } }
             @match hour {
                 Some(hour) => {
-                    (chart(hour, axis))
+                    (chart(hour, axis, "hits"))
                     p.dim { "Without times in which " (TOP_KEYS_MAX) " other keys of the rule had more hits." }
                 },
                 None => p.empty { "None of its hits is known: this replica had none, or " (TOP_KEYS_MAX) " other keys of the rule had more." },

@@ -65,7 +65,7 @@ fn form(filter: &Filter) -> Markup {
 }
 
 fn feed(parts: &Parts, filter: &Filter, values: Values) -> Markup {
-    let columns = ["Time", "Rule", "Key", "Limit", "Retry after", "Source"];
+    let columns = ["Time", "Rule", "Key", "Limit", "Retry after", "Decided by"];
     let Filter { domain, rule, key } = filter;
     html! {
         p.lead { "Requests over limit of " (parts.this_replica()) ", as they are decided; above 10 a second of all rules, a sample." }

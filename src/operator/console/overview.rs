@@ -6,51 +6,77 @@ use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
 use crate::base::time::{MICROS_PER_SECOND, Time};
-use crate::operator::console::parts::{Parts, StoreStatus};
-use crate::operator::console::rules::href_of;
+use crate::operator::console::parts::Parts;
+use crate::operator::console::rules::{admitted_by, href_of};
 use crate::operator::console::runbook;
 use crate::operator::console::widgets::{
-    MINUTE, SECOND, TimeAxis, chart, duration, percent, seconds, table, tile,
+    ADMITTED, MINUTE, SECOND, TimeAxis, chart, clamped, duration, number, over_limit, percent,
+    seconds, table, tile,
 };
-use crate::operator::observe::history::Recent;
-use crate::rules::stats::counts::HitCounts;
-use crate::store::Backend;
+use crate::operator::observe::history::{Bar, Recent};
+use crate::operator::observe::responses::{Admitted, CallCounts};
+use crate::operator::observe::unmatched::UnmatchedKeys;
+use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::Snapshot;
 
 /// Rules in the list of those that limit most.
 const RULES_MAX: usize = 10;
-/// Totals, by their names on /metrics.
-const TOTALS: [(&str, &str); 7] = [
-    ("gRPC calls", "ratelimit_service_total_requests"),
-    ("Checks that the store did not decide", "tollgate_store_fallbacks_total"),
-    ("Calls with such a check, or without rules", "ratelimit_service_should_rate_limit_error"),
-    ("Invalid requests", "tollgate_invalid_requests_total"),
-    ("Calls rejected by a bound", "tollgate_calls_rejected_total"),
-    ("Open connections", "tollgate_connections"),
-    ("Hits of rules under other names", "tollgate_metric_series_overflow_total"),
+/// Combinations of a domain and keys without a rule; those with the most descriptors.
+const UNMATCHED_MAX: usize = 10;
+/// Totals, by their names on /metrics, and what they are.
+const TOTALS: [(&str, &str, &str); 6] = [
+    (
+        "Limits decided without Redis",
+        "tollgate_store_fallbacks_total",
+        "It did not answer in time: on_store_error decided.",
+    ),
+    (
+        "Calls in part without Redis",
+        "ratelimit_service_should_rate_limit_error",
+        "At least one limit was decided by on_store_error, or no rules were loaded.",
+    ),
+    (
+        "Invalid calls",
+        "tollgate_invalid_requests_total",
+        "Too many descriptors, entries or checks, or a limit that cannot be counted. They got an error.",
+    ),
+    (
+        "Calls above the capacity",
+        "tollgate_calls_rejected_total",
+        "Too many were in flight: they got an error before they were read.",
+    ),
+    ("Open connections", "tollgate_connections", "gRPC and HTTP."),
+    (
+        "Calls counted as __other__",
+        "tollgate_metric_series_overflow_total",
+        "Metrics have a bounded number of names that clients choose. Limits are not affected.",
+    ),
 ];
 
 /// A rule that limited in the last hour.
 struct Limiting {
     domain: String,
     path: String,
-    counts: HitCounts,
+    counts: Bar,
+    by: &'static str,
 }
 
 pub(crate) async fn content(parts: &Parts) -> Markup {
     let most = most_limiting(parts).await;
     let nodes = parts.nodes().await;
     let now = parts.clock.now();
+    let unmatched = unmatched(parts, now).await;
     let snapshot = parts.metrics.snapshot();
     let this_replica = parts.this_replica();
     html! {
         h1 { "Overview" }
         dl.tiles {
             (traffic(&parts.history.recent(&snapshot), &this_replica))
-            (health(parts, &snapshot, parts.store_status(&nodes)))
+            (health(parts, &snapshot, &nodes))
         }
         (rejection(parts))
         (charts(parts, now, &this_replica))
+        (unmatched)
         div.columns {
             section aria-labelledby="most" {
                 h2 #most { "Most over limit" span.dim { " · " (this_replica) ", last hour" } }
@@ -75,13 +101,14 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
 }
 
 fn traffic(recent: &Recent, this_replica: &str) -> Markup {
-    let rate = html! { (format!("{:.1}", recent.hits_per_second)) span.unit { " hits/s" } };
-    let HitCounts { hits, over_limit } = recent.hits;
+    let rate = html! { (format!("{:.1}", recent.calls_per_second)) span.unit { " calls/s" } };
+    let CallCounts { calls, over_limit, .. } = recent.calls;
     let slowest = recent.latency.map_or("–".to_owned(), |[_, p99]| seconds(p99));
     html! {
         (tile("Rate", &rate, &html! { (this_replica) ", last 10 s" }))
-        (tile("Over limit", &html! { (percent(over_limit, hits)) }, &html! {
-            (over_limit) " of " (hits) " hits; " (this_replica) ", last minute"
+        (tile("Over limit", &html! { (percent(over_limit, calls)) }, &html! {
+            (number(over_limit)) " of " (number(calls)) " calls; " (this_replica) ", last minute"
+            (admitted(&recent.calls))
         }))
         (tile("Latency, 99 %", &html! { (slowest) }, &html! {
             @match recent.latency {
@@ -90,6 +117,18 @@ fn traffic(recent: &Recent, this_replica: &str) -> Markup {
             }
             (this_replica) ", last minute"
         }))
+    }
+}
+
+/// Calls over a limit that did not reject them, by the reason.
+fn admitted(calls: &CallCounts) -> Markup {
+    let counts = Admitted::ALL.into_iter().zip(calls.admitted);
+    let mut counts = counts.filter(|(_, count)| *count > 0).peekable();
+    html! {
+        @if counts.peek().is_some() {
+            "; " (ADMITTED) ": "
+            @for (by, count) in counts { span.tag { (by.name()) " " (number(count)) } }
+        }
     }
 }
 
@@ -105,21 +144,45 @@ fn charts(parts: &Parts, now: Time, this_replica: &str) -> Markup {
         div.columns {
             section aria-labelledby="hour" {
                 h2 #hour { "Last hour" span.dim { " · " (this_replica) ", by minute" } }
-                (chart(&parts.history.chart(), hour))
+                (chart(&parts.history.chart(), hour, "calls"))
             }
             section aria-labelledby="minute" {
                 h2 #minute { "Last minute" span.dim { " · " (this_replica) ", by second" } }
-                (chart(&parts.history.seconds(), minute))
+                (chart(&parts.history.seconds(), minute, "calls"))
             }
         }
     }
 }
 
-fn health(parts: &Parts, snapshot: &Snapshot, store: StoreStatus) -> Markup {
-    let state = parts.lifecycle.state();
-    let reachable = html! {
-        a href="/console/store" { span.state.(store.status().class()) { (store.text()) } }
+/// Descriptors that no rule matches: a misspelled domain or key, or what is meant to pass.
+async fn unmatched(parts: &Parts, now: Time) -> Markup {
+    let rules = parts.rules_in_force();
+    let seen = parts.unmatched.clone();
+    let read = move || rules.map(|rules| seen.read(&rules, now, UNMATCHED_MAX));
+    let rows = spawn_blocking(read).await.ok().flatten().unwrap_or_default();
+    let row = |row: &UnmatchedKeys| {
+        html! {
+            tr {
+                th scope="row" { (clamped(&row.domain)) }
+                td { (clamped(&row.keys)) }
+                td { (row.reason) }
+                td.number { (number(row.descriptors)) }
+            }
+        }
     };
+    html! {
+        @if !rows.is_empty() {
+            section aria-labelledby="unmatched" {
+                h2 #unmatched { "Calls without a matching rule" span.dim { " · " (parts.this_replica()) ", not limited. " (runbook::link("tollgatenorulematches")) } }
+                (table(&["Domain", "Keys", "Reason"], &["Descriptors"], &html! { @for one in &rows { (row(one)) } }))
+            }
+        }
+    }
+}
+
+fn health(parts: &Parts, snapshot: &Snapshot, nodes: &[NodeStatus]) -> Markup {
+    let state = parts.lifecycle.state();
+    let reachable = html! { a href="/console/store" { (parts.store_state(nodes)) } };
     html! {
         (tile("Store", &reachable, &html! { (parts.backend) }))
         (tile("Replicas", &html! { (parts.backend.replicas()) }, &html! {
@@ -129,7 +192,7 @@ fn health(parts: &Parts, snapshot: &Snapshot, store: StoreStatus) -> Markup {
                 Backend::Redis(_) => "share the limits; this one is not ready",
             }
         }))
-        (tile("Rules", &html! { (snapshot.count("tollgate_rules")) }, &html! {
+        (tile("Rules", &html! { (number(snapshot.count("tollgate_rules"))) }, &html! {
             "version " code { (snapshot.count("tollgate_rules_hash")) }
         }))
     }
@@ -149,7 +212,7 @@ fn rejection(parts: &Parts) -> Markup {
     }
 }
 
-/// The rules with the most hits over limit in the last hour.
+/// The rules that rejected most in the last hour, then those that would have.
 async fn most_limiting(parts: &Parts) -> Vec<Limiting> {
     let rules = parts.rules_in_force();
     let history = parts.history.clone();
@@ -159,15 +222,18 @@ async fn most_limiting(parts: &Parts) -> Vec<Limiting> {
             domain.visit(&mut |nodes| {
                 let rule = nodes.last().and_then(|node| node.rule.as_deref());
                 let counted = rule.map(|rule| (rule, history.last_hour(rule)));
-                let limiting = counted.filter(|(_, counts)| counts.over_limit > 0);
+                let limiting =
+                    counted.filter(|(_, counts)| counts.over_limit + counts.admitted > 0);
                 most.extend(limiting.map(|(rule, counts)| Limiting {
                     domain: domain.name.to_string(),
                     path: rule.path.to_string(),
                     counts,
+                    by: admitted_by(rule).name(),
                 }));
             });
         }
-        most.sort_by_key(|limiting| Reverse(limiting.counts.over_limit));
+        let counts = |limiting: &Limiting| (limiting.counts.over_limit, limiting.counts.admitted);
+        most.sort_by_key(|limiting| Reverse(counts(limiting)));
         most.truncate(RULES_MAX);
         most
     };
@@ -181,12 +247,12 @@ fn list(most: &[Limiting]) -> Markup {
     }
     html! {
         (table(&["Rule"], &["Over limit", "Hits", "Share"], &html! {
-            @for Limiting { domain, path, counts: HitCounts { hits, over_limit } } in most {
+            @for Limiting { domain, path, counts, by } in most {
                 tr {
                     th scope="row" { a href=(href_of(domain, path)) { (path) } }
-                    td.number.over { (over_limit) }
-                    td.number { (hits) }
-                    td.number { (percent(*over_limit, *hits)) }
+                    (over_limit(counts.over_limit, counts.admitted, by))
+                    td.number { (number(counts.all)) }
+                    td.number { (percent(counts.over_limit, counts.all)) }
                 }
             }
         }))
@@ -194,19 +260,19 @@ fn list(most: &[Limiting]) -> Markup {
 }
 
 fn totals(parts: &Parts, snapshot: &Snapshot) -> Markup {
-    let [hits, over] = parts.history.totals();
+    let calls = parts.history.totals();
     let started = snapshot.count("process_start_time_seconds");
     let now = parts.clock.now().as_micros() / MICROS_PER_SECOND;
-    let bytes = snapshot.count("process_resident_memory_bytes");
+    let bytes = parts.metrics.process().count("process_resident_memory_bytes");
     html! {
         dl.rows {
             div { dt { "Running for" } dd { (duration(now.saturating_sub(started))) } }
             div { dt { "Version" } dd { (env!("CARGO_PKG_VERSION")) } }
-            div { dt { "Memory" } dd { (bytes >> 20) " MiB" } }
-            div { dt { "Hits of all rules" } dd { (hits) } }
-            div { dt { "Hits over limit" } dd { (over) } }
-            @for (name, metric) in TOTALS {
-                div { dt title=(metric) { (name) } dd { (snapshot.count(metric)) } }
+            div { dt title="process_resident_memory_bytes" { "Memory" } dd { (number(bytes >> 20)) " MiB" } }
+            div { dt title="tollgate_responses_total" { "Calls" } dd { (number(calls.calls)) } }
+            div { dt title="tollgate_responses_total, code OVER_LIMIT" { "Calls over limit" } dd { (number(calls.over_limit)) (admitted(&calls)) } }
+            @for (name, metric, about) in TOTALS {
+                div { dt title={ (about) " " (metric) } { (name) } dd { (number(snapshot.count(metric))) } }
             }
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use maud::{Markup, html};
 use smallvec::smallvec;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
@@ -16,10 +17,12 @@ use crate::operator::admin::api::Api;
 use crate::operator::console::frame::{Head, Status};
 use crate::operator::console::widgets::since;
 use crate::operator::observe::history::History;
+use crate::operator::observe::unmatched::Unmatched;
 use crate::rules::source::edit::{Listed, RuleFiles};
 use crate::rules::source::findings::LastFindings;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Descriptor, Entry, LiveRules, Query, Rule, RuleSet};
+use crate::store::memory::COUNTS_ALONE;
 use crate::store::watch::StoreWatch;
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::{Metrics, Snapshot};
@@ -47,6 +50,7 @@ pub(crate) struct Parts {
     /// With the name of this process.
     pub(crate) api: Api,
     pub(crate) history: History,
+    pub(crate) unmatched: Unmatched,
     pub(crate) metrics: Metrics,
     /// Of the store.
     pub(crate) watch: StoreWatch,
@@ -241,6 +245,21 @@ impl Parts {
         }
     }
 
+    /// The state of the store on every page: its worst fault, and since when it decides nothing.
+    pub(crate) fn store_state(&self, nodes: &[NodeStatus]) -> Markup {
+        let store = self.store_status(nodes);
+        let (status, text) = match self.lifecycle.state().store_problem {
+            Some(problem) if store.status() != Status::Bad => {
+                (problem_status(&problem), problem.summary)
+            }
+            _ => (store.status(), store.text()),
+        };
+        let since = self.watch.undecided_since().map(Time::to_minute_of_day);
+        html! {
+            span.state.(status.class()) { (text) @if let Some(since) = since { " since " (since) } }
+        }
+    }
+
     pub(crate) fn store_status(&self, nodes: &[NodeStatus]) -> StoreStatus {
         let missing = nodes.iter().filter(|node| node.ping.is_err()).count();
         match &self.backend {
@@ -252,7 +271,7 @@ impl Parts {
     }
 }
 
-pub(crate) const fn problem_status(problem: &StoreProblem) -> Status {
+const fn problem_status(problem: &StoreProblem) -> Status {
     if problem.is_undecided { Status::Bad } else { Status::Warning }
 }
 
@@ -268,7 +287,7 @@ impl StoreStatus {
 
     pub(crate) fn text(self) -> String {
         match self {
-            Self::Memory => "in this process".to_owned(),
+            Self::Memory => COUNTS_ALONE.to_owned(),
             Self::Unknown => "unreachable: no server found yet".to_owned(),
             Self::All => "reachable".to_owned(),
             Self::Without(1, 1) => "unreachable".to_owned(),
@@ -284,11 +303,16 @@ impl StoreStatus {
     }
 }
 
-/// The one request that a rule limits, if it names every key and value.
+/// A request that a rule limits, if all of them have one counter: the rule names every key and
+/// value, or shares the counter of a pattern.
 fn one_counter<'r>(domain: &'r Domain, nodes: &[&'r Node]) -> Option<(Query<'r>, &'r Rule)> {
     let rule = nodes.last()?.rule.as_deref()?;
     let is_fixed = |part: &str| !part.is_empty() && !part.contains('*');
-    let is_single = nodes.iter().all(|node| is_fixed(&node.key) && is_fixed(&node.value));
+    // The pattern is one of its values.
+    let is_shared = |node: &Node| node.share_threshold && !node.value.is_empty();
+    let is_single =
+        |node: &&Node| is_fixed(&node.key) && (is_fixed(&node.value) || is_shared(node));
+    let is_single = nodes.iter().all(is_single);
     let limit = rule.limit()?;
     if !is_single || limit.algorithm.counts_holders() {
         return None;

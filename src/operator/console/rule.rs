@@ -8,9 +8,9 @@ use crate::limits::check::LeaseEvent;
 use crate::operator::admin::api::viewer::Viewer;
 use crate::operator::admin::query_string::Pairs;
 use crate::operator::console::parts::Parts;
-use crate::operator::console::rules::{algorithm, amount, chart_of};
+use crate::operator::console::rules::{admitted_by, algorithm, amount, chart_of};
 use crate::operator::console::top_keys;
-use crate::operator::console::widgets::{MINUTE, TimeAxis, bar, chart};
+use crate::operator::console::widgets::{ADMITTED, MINUTE, TimeAxis, bar, chart, number};
 use crate::rules::explain::explain;
 use crate::rules::tree::Node;
 use crate::rules::{Descriptor, Entry, OnLimit, OnStoreError, Query, Rule, RuleSet};
@@ -27,7 +27,8 @@ pub(crate) async fn content(
     let usages = parts.usages().await;
     let nodes = find(&rules, &domain, &path)?;
     let rule = nodes.last()?.rule.as_deref()?;
-    let [hits, over] = rule.stats.hits();
+    let [hits, over, admitted] = rule.stats.hits().map(number);
+    let by = admitted_by(rule).name();
     let now = parts.clock.now();
     let axis = TimeAxis { last: now, bar: MINUTE };
     let since = parts.since_start(&parts.metrics.snapshot());
@@ -44,16 +45,16 @@ pub(crate) async fn content(
                 div.tile { dt { "Utilization" } dd { (bar(usage.used, usage.capacity)) } }
             }
             div.tile { dt { "Hits" } dd { (hits) } dd.note { (this_replica) ", " (since) } }
-            div.tile { dt { "Over limit" } dd { (over) } dd.note { (this_replica) ", " (since) } }
+            div.tile { dt { "Over limit" } dd { (over) @if rule.stats.hits()[2] > 0 { span.tag title=(ADMITTED) { (by) " " (admitted) } } } dd.note { (this_replica) ", " (since) } }
             @if let Some(leased) = &rule.lease {
-                div.tile { dt { "Leased" } dd { (leased.hits.held()) } dd.note { "unused, of " (leased.hits.get(LeaseEvent::Taken)) " taken by " (this_replica) ", " (since) } }
+                div.tile { dt { "Leased" } dd { (number(leased.hits.held())) } dd.note { "unused, of " (number(leased.hits.get(LeaseEvent::Taken))) " taken by " (this_replica) ", " (since) } }
             }
             div.tile { dt { "Source" } dd { code { (rule.origin) } } }
         }
         section aria-labelledby="hour" {
             h2 #hour { "Last hour" span.dim { " · " (this_replica) } }
             @match chart_of(&parts.history, rule) {
-                Some(hour) => (chart(&hour, axis)),
+                Some(hour) => (chart(&hour, axis, "hits")),
                 None => p.empty { "Hits are counted under names that depend on requests: see " a href="/metrics" { "/metrics" } "." },
             }
         }

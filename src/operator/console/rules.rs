@@ -8,9 +8,9 @@ use tokio::task::spawn_blocking;
 use crate::base::text::Text;
 use crate::operator::admin::query_string::Pairs;
 use crate::operator::console::parts::{Parts, Usages};
-use crate::operator::console::widgets::{bar, encoded};
-use crate::operator::observe::history::{Chart, History};
-use crate::rules::stats::counts::HitCounts;
+use crate::operator::console::widgets::{bar, encoded, number, over_limit};
+use crate::operator::observe::history::{Bar, Chart, History};
+use crate::operator::observe::responses::Admitted;
 use crate::rules::{Naming, Rule, RuleSet};
 
 /// Rows of the list of rules; the rest is found by searching.
@@ -34,7 +34,7 @@ struct Row<'r> {
     domain: &'r str,
     rule: &'r Rule,
     /// Of the last hour; `None` if they are counted under names that depend on requests.
-    hits: Option<HitCounts>,
+    hits: Option<Bar>,
 }
 
 pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
@@ -79,6 +79,17 @@ pub(crate) fn amount(rule: &Rule) -> String {
     }
 }
 
+/// Why hits over the limit of a rule are admitted, if they are.
+pub(crate) fn admitted_by(rule: &Rule) -> Admitted {
+    match rule {
+        _ if rule.shadow_mode => Admitted::Shadow,
+        _ if rule.degrades() => Admitted::Degrade,
+        _ if rule.quota_mode => Admitted::Quota,
+        // SHADOW_MODE, or enforce_percent.
+        _ => Admitted::Shadow,
+    }
+}
+
 pub(crate) fn algorithm(rule: &Rule) -> &'static str {
     rule.limit().map_or("–", |limit| limit.algorithm.name())
 }
@@ -119,7 +130,7 @@ fn view(
                 input type="hidden" name="sort" value=(filter.order.name());
             }
             p.dim #found role="status" {
-                (found) " of " (rules.rule_count()) " rules"
+                (number(found as u64)) " of " (number(rules.rule_count() as u64)) " rules"
                 @if found > ROWS_MAX { ", the first " (ROWS_MAX) " shown" }
             }
         }
@@ -156,7 +167,7 @@ fn rows<'r>(rules: &'r RuleSet, history: &History, filter: &Filter) -> Vec<Row<'
         });
     }
     let over = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.over_limit);
-    let hits = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.hits);
+    let hits = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.all);
     match filter.order {
         Order::Path => rows.sort_by(|a, b| a.rule.path.cmp(&b.rule.path)),
         Order::Hits => rows.sort_by_key(|row| Reverse(hits(row))),
@@ -223,9 +234,9 @@ fn line(row: &Row<'_>, usages: &Usages) -> Markup {
                 }
             }
             @match hits {
-                Some(HitCounts { hits, over_limit }) => {
-                    td.number { (hits) }
-                    td.number.over[*over_limit > 0] { (over_limit) }
+                Some(counts) => {
+                    td.number { (number(counts.all)) }
+                    (over_limit(counts.over_limit, counts.admitted, admitted_by(rule).name()))
                 },
                 None => { td.number.dim { "per name" } td.number.dim { "per name" } },
             }

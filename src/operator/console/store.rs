@@ -4,37 +4,16 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
-use crate::base::shutdown::StoreProblem;
 use crate::base::time::{Span, Time};
 use crate::limits::check::StoreError;
-use crate::operator::console::frame::Status;
-use crate::operator::console::parts::{Parts, problem_status};
+use crate::operator::console::parts::Parts;
 use crate::operator::console::runbook;
-use crate::operator::console::widgets::{seconds, tile};
-use crate::store::memory::{ADMITS_MORE, COUNTS_ALONE};
+use crate::operator::console::widgets::{Column, Frame, number, scale, seconds, tile};
+use crate::store::memory::ADMITS_MORE;
 use crate::store::watch::Minute;
 use crate::store::watch::diagnosis::SLOW;
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::Snapshot;
-
-const WIDTH: usize = 8;
-const HEIGHT: u64 = 80;
-
-/// A minute of a chart.
-struct Bar {
-    /// Of the bar, and of the part of it that is drawn over it.
-    heights: [u64; 2],
-    is_marked: bool,
-    text: String,
-    /// Since the epoch.
-    minute: u64,
-}
-
-impl Bar {
-    const fn class(&self) -> &'static str {
-        if self.is_marked { "near" } else { "hits" }
-    }
-}
 
 pub(crate) async fn content(parts: &Parts) -> Markup {
     let nodes = parts.nodes().await;
@@ -43,7 +22,7 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
     html! {
         h1 { "Store" }
         dl.tiles {
-            (tile("State", &state(parts, &nodes, problem.as_ref()), &html! {
+            (tile("State", &parts.store_state(&nodes), &html! {
                 (parts.backend)
                 @if let Some(anchor) = parts.store_status(&nodes).anchor() { ". " (runbook::link(anchor)) }
             }))
@@ -54,7 +33,7 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
         }
         @match (&problem, &parts.backend) {
             (Some(problem), _) => ul.messages { li.(if problem.is_undecided { "error" } else { "warning" }) { (problem) ". " (runbook::link(problem.runbook)) } },
-            (None, Backend::Memory(_)) => ul.messages { li.warning { (COUNTS_ALONE) ": " (ADMITS_MORE) } },
+            (None, Backend::Memory(_)) => p.dim { "As BACKEND_TYPE says: " (ADMITS_MORE) "." },
             (None, Backend::Redis(_)) => {},
         }
         @if let Backend::Redis(_) = &parts.backend {
@@ -74,93 +53,73 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
     }
 }
 
-fn state(parts: &Parts, nodes: &[NodeStatus], problem: Option<&StoreProblem>) -> Markup {
-    let store = parts.store_status(nodes);
-    let (status, text) = match problem {
-        _ if store.status() == Status::Bad => (Status::Bad, store.text()),
-        Some(problem) => (problem_status(problem), problem.summary.clone()),
-        None if matches!(parts.backend, Backend::Memory(_)) => (Status::Warning, store.text()),
-        None => (store.status(), store.text()),
-    };
-    let since = parts.watch.undecided_since().map(Time::to_minute_of_day);
-    html! {
-        span.state.(status.class()) { (text) @if let Some(since) = since { " since " (since) } }
-    }
-}
-
 /// Two charts: how long calls took, and checks that the store did not decide.
 fn hour(minutes: &[Minute]) -> Markup {
     let micros = |seconds: f64| Span::from(Duration::from_secs_f64(seconds)).as_micros();
-    let latency = minutes.iter().map(|minute| {
-        let [median, late] = minute.latency.unwrap_or_default();
-        Bar {
-            heights: [micros(late), micros(median)],
-            is_marked: late > SLOW,
-            text: match minute.latency {
-                Some(_) => {
-                    format!("99 % within {}, half within {}", seconds(late), seconds(median))
-                }
-                None => "no calls".to_owned(),
-            },
-            minute: minute.number,
+    let latency = minutes.iter().map(|minute| match minute.latency {
+        None => ("no calls".to_owned(), Vec::new()),
+        Some([median, late]) => {
+            let class = if late > SLOW { "near" } else { "hits" };
+            let text = format!("99 % within {}, half within {}", seconds(late), seconds(median));
+            (text, vec![(micros(late), class), (micros(median), "median")])
         }
     });
     let undecided = minutes.iter().map(|minute| {
         let all = minute.undecided.iter().sum();
         let causes = StoreError::ALL.into_iter().zip(minute.undecided);
         let causes = causes.filter(|(_, count)| *count > 0);
-        let causes = causes.map(|(cause, count)| format!("{count} {}", cause.name()));
-        Bar {
-            heights: [all, 0],
-            is_marked: all > 0,
-            text: match all {
-                0 => "the store decided every check".to_owned(),
-                _ => causes.collect::<Vec<_>>().join(", "),
-            },
-            minute: minute.number,
+        let causes = causes.map(|(cause, count)| format!("{} {}", number(count), cause.name()));
+        match all {
+            0 => ("the store decided every check".to_owned(), Vec::new()),
+            _ => (causes.collect::<Vec<_>>().join(", "), vec![(all, "near")]),
         }
     });
-    let latency_max = minutes.iter().filter_map(|minute| minute.latency);
-    let latency_max = latency_max.map(|[_, late]| late).fold(0.0, f64::max);
+    let late = minutes.iter().filter_map(|minute| minute.latency);
+    let most = late.map(|[_, late]| late).reduce(f64::max);
+    let at_most = most.map_or("no calls".to_owned(), |most| format!("at most {}", seconds(most)));
+    let (latency_scale, undecided_scale) = (
+        most.map_or_else(Default::default, |most| {
+            [seconds(most), seconds(most / 2.0), "0".to_owned()]
+        }),
+        scale(minutes.iter().map(|minute| minute.undecided.iter().sum()).max().unwrap_or(0)),
+    );
     let total: u64 = minutes.iter().flat_map(|minute| minute.undecided).sum();
+    let total = number(total);
+    let latency_label =
+        format!("Latency of calls, 99 % and half: {at_most}; amber above {}", seconds(SLOW));
+    let undecided_label =
+        format!("Checks that the store did not decide, by cause: {total} in this hour");
     html! {
-        (chart(&format!("Latency of calls, 99 % and half: at most {}; amber above 10 ms", seconds(latency_max)), &latency.collect::<Vec<_>>()))
-        (chart(&format!("Checks that the store did not decide, by cause: {total} in this hour"), &undecided.collect::<Vec<_>>()))
+        (chart(latency_label, latency_scale, minutes, latency))
+        (chart(undecided_label, undecided_scale, minutes, undecided))
     }
 }
 
-fn chart(label: &str, bars: &[Bar]) -> Markup {
-    let most = bars.iter().map(|bar| bar.heights[0]).max().unwrap_or(0).max(1);
-    let height = |value: u64| (value.saturating_mul(HEIGHT)).div_ceil(most).min(HEIGHT);
-    let at = |number: u64| Time::from_micros(number * 60_000_000).to_minute_of_day();
-    let ends = [bars.first(), bars.last()].map(|bar| bar.map(|bar| at(bar.minute)));
-    html! {
-        figure.chart {
-            p { (label) }
-            svg role="img" aria-label=(label) viewBox={ "0 0 " (bars.len() * WIDTH) " " (HEIGHT) } preserveAspectRatio="none" {
-                @for (index, bar) in bars.iter().enumerate() {
-                    @let (x, width) = (index * WIDTH + 1, WIDTH - 2);
-                    g {
-                        title { (at(bar.minute)) ": " (bar.text) }
-                        rect.slot x=(index * WIDTH) y="0" width=(WIDTH) height=(HEIGHT) {}
-                        @for (value, class) in bar.heights.into_iter().zip([bar.class(), "median"]) {
-                            @let (high, y) = (height(value), HEIGHT - height(value));
-                            rect class=(class) x=(x) y=(y) width=(width) height=(high) {}
-                        }
-                    }
-                }
-            }
-            figcaption { @for end in ends.iter().flatten() { span { (end) } } }
-        }
-    }
+/// A chart with a text and parts for each minute.
+fn chart(
+    label: String,
+    scale: [String; 3],
+    minutes: &[Minute],
+    bars: impl Iterator<Item = (String, Vec<(u64, &'static str)>)>,
+) -> Markup {
+    let at = |minute: &Minute| Time::from_micros(minute.number * 60_000_000).to_minute_of_day();
+    let bars = minutes.iter().zip(bars);
+    let bars = bars.map(|(minute, (text, parts))| {
+        let text = format!("{}: {text}", at(minute));
+        Column { text, parts }
+    });
+    let times = [minutes.first(), minutes.get(minutes.len() / 2), minutes.last()];
+    let times = times.map(|minute| minute.map(at).unwrap_or_default());
+    let caption = html! { span { (label) } };
+    Frame { bars: bars.collect(), scale, times, label }.shown(&caption)
 }
 
 fn memory(snapshot: &Snapshot) -> Markup {
     let of_store = |metric| of_use(snapshot, metric, "store");
     html! {
-        (tile("Counters", &html! { (of_store("tollgate_memory_keys")) }, &html! { "in memory" }))
-        (tile("Expired", &html! { (of_store("tollgate_memory_expired_total")) }, &html! { "removed, nothing left of them" }))
-        (tile("Evicted", &html! { (of_store("tollgate_memory_evicted_total")) }, &html! { "removed early, at memory_bytes_max" }))
+        (tile("Counters", &html! { (number(of_store("tollgate_memory_keys"))) }, &html! { "in memory" }))
+        (tile("Expired", &html! { (number(of_store("tollgate_memory_expired_total"))) }, &html! { "removed, nothing left of them" }))
+        (tile("Evicted", &html! { (number(of_store("tollgate_memory_evicted_total"))) }, &html! { "removed early, at memory_bytes_max" }))
     }
 }
 
@@ -179,9 +138,9 @@ fn redis(snapshot: &Snapshot, latency: Option<[f64; 2]>) -> Markup {
                 None => "no calls in the last minute",
             }
         }))
-        (tile("In flight", &html! { (snapshot.count("tollgate_store_calls_in_flight")) }, &html! { "calls without a reply so far" }))
-        (tile("Breakers open", &html! { (open) }, &html! { "servers that are not asked" }))
-        (tile("Connections", &html! { (snapshot.count("ratelimit_redis_pool_cx_active")) }, &html! { "open" }))
+        (tile("In flight", &html! { (number(snapshot.count("tollgate_store_calls_in_flight"))) }, &html! { "calls without a reply so far" }))
+        (tile("Breakers open", &html! { (number(open)) }, &html! { "servers that are not asked" }))
+        (tile("Connections", &html! { (number(snapshot.count("ratelimit_redis_pool_cx_active"))) }, &html! { "open" }))
     }
 }
 
@@ -234,9 +193,9 @@ fn servers(nodes: &[NodeStatus]) -> Markup {
 fn fallback(snapshot: &Snapshot) -> Markup {
     html! {
         dl.rows.inline {
-            div { dt { "Counters in this process" } dd { (of_use(snapshot, "tollgate_memory_keys", "fallback")) } }
-            div { dt { "Hits written back to Redis" } dd { (snapshot.count("tollgate_write_back_hits_total")) } }
-            div { dt { "Checks not written back, at the bound" } dd { (snapshot.count("tollgate_write_back_full_total")) } }
+            div { dt { "Counters in this process" } dd { (number(of_use(snapshot, "tollgate_memory_keys", "fallback"))) } }
+            div { dt { "Hits written back to Redis" } dd { (number(snapshot.count("tollgate_write_back_hits_total"))) } }
+            div { dt { "Checks not written back, at the bound" } dd { (number(snapshot.count("tollgate_write_back_full_total"))) } }
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::operator::admin::query_string::Pairs;
 use crate::operator::console::dialogs::hidden_values;
 use crate::operator::console::parts::Parts;
 use crate::operator::console::rules::href_of;
-use crate::operator::console::widgets::{clamped, encoded, percent, table};
+use crate::operator::console::widgets::{clamped, encoded, number, percent, table};
 use crate::operator::observe::redact::Values;
 use crate::operator::observe::top_keys::Selection;
 use crate::operator::observe::top_keys::windows::{By, Window};
@@ -76,8 +76,8 @@ fn row(domain: &str, key: &KeyHits, open: &[bool], values: Values) -> Markup {
                     Values::Dropped => (clamped(&name)),
                 }
             }
-            td.number.over[*over > 0] { (over) }
-            td.number { (hits) }
+            td.number.over[*over > 0] { (number(*over)) }
+            td.number { (number(*hits)) }
             td.number { (percent(*over, *hits)) }
         }
     }

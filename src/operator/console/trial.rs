@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use crate::operator::admin::api::viewer::Viewer;
 use crate::operator::console::dialogs::hidden_values;
 use crate::operator::console::rules::href_of;
-use crate::operator::console::widgets::{clamped, table};
+use crate::operator::console::widgets::{clamped, moment, number, table};
 use crate::report::comparison::{Disagreement, TrialRule, TrialView, agreement};
 use crate::trial::Trial;
 
@@ -16,10 +16,10 @@ pub(crate) fn results(trial: &Trial, viewer: &Viewer) -> Markup {
         h1 { "Trial" }
         p.lead {
             "Compared with " code { (results.upstream) } " since " (moment(&results.since)) ": "
-            strong { (results.agreed) } " of " strong { (results.requests) } " requests agree, "
+            strong { (number(results.agreed)) } " of " strong { (number(results.requests)) } " requests agree, "
             (agreement(results.agreed, results.requests)) ". "
             (results.enforce_percent) " % of the callers get the answer of this service; "
-            (results.dropped) " calls were not compared."
+            (number(results.dropped)) " calls were not compared."
         }
         section aria-labelledby="rules" {
             h2 #rules { "By rule" }
@@ -74,10 +74,10 @@ fn trial_rules(results: &TrialView) -> Markup {
                 tr {
                     th scope="row" { a href=(href_of(&rule.domain, &rule.rule)) { (rule.rule) } }
                     td { (classes(rule)) }
-                    td.number { (rule.requests) }
+                    td.number { (number(rule.requests)) }
                     td.number { (agreement(rule.agreed, rule.requests)) }
-                    td.number { (rule.over_here) }
-                    td.number { (rule.over_there) }
+                    td.number { (number(rule.over_here)) }
+                    td.number { (number(rule.over_there)) }
                 }
             }
         },
@@ -115,12 +115,4 @@ fn disagreements(results: &TrialView) -> Markup {
 
 fn words(name: &str) -> String {
     name.replace('_', " ")
-}
-
-/// A time to the second, for people.
-fn moment(time: &str) -> String {
-    match time.split_once('T') {
-        Some((date, time)) => format!("{date} {} UTC", time.get(..8).unwrap_or(time)),
-        None => time.to_owned(),
-    }
 }

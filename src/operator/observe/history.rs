@@ -1,7 +1,7 @@
-//! Recent counts: a sample every 2 s for rates, hits of all rules each second for the last minute,
-//! and hits of each rule at the start of each minute for charts of the last hour.
+//! Recent counts: a sample every 2 s for rates, calls each second for the last minute, and calls
+//! and the hits of each rule at the start of each minute for charts of the last hour.
 //!
-//! Hits are kept as totals, and only for seconds and minutes in which they changed, so that idle
+//! Counts are kept as totals, and only for seconds and minutes in which they changed, so that idle
 //! rules cost nothing.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,12 +12,11 @@ use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
 use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
-use crate::rules::stats::StatsTable;
-use crate::rules::stats::counts::HitCounts;
+use crate::operator::observe::responses::{CallCounts, Responses};
 use crate::rules::{LiveRules, Rule};
 use crate::telemetry::metric::{Counter, Metrics, Snapshot, Times};
 
-/// Rules with a chart of the last hour: about 5 MB if all of them are counted every minute.
+/// Rules with a chart of the last hour: about 10 MB if all of them are counted every minute.
 // bound history_rules_max: the rule has no chart until others are idle for an hour;
 // tollgate_history_full_total
 const HISTORY_RULES_MAX: usize = 5_000;
@@ -40,7 +39,7 @@ pub(crate) struct History(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     rules: Arc<LiveRules>,
-    stats: Arc<StatsTable>,
+    responses: Responses,
     metrics: Metrics,
     clock: Clock,
     kept: Mutex<Kept>,
@@ -50,8 +49,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Kept {
     samples: VecDeque<Sample>,
-    all: Totals,
-    /// Of all rules, each second.
+    /// Calls, each minute.
+    calls: Totals,
+    /// Calls, each second.
     seconds: Totals,
     /// When they were counted last.
     second: u64,
@@ -59,37 +59,61 @@ struct Kept {
     rules: HashMap<Arc<str>, Totals>,
 }
 
-/// Hits, and hits over limit, since the start of the process: at the start of minutes, or of
-/// seconds, after which they changed.
+/// The counts of [`Bar`] since the start of the process: at the start of minutes, or of seconds,
+/// after which they changed.
 #[derive(Debug, Default)]
-struct Totals(VecDeque<(u64, [u64; 2])>);
+struct Totals(VecDeque<(u64, [u64; 3])>);
 
 /// Totals at one time.
 #[derive(Debug, Default)]
 struct Sample {
     at: Time,
-    /// Hits, and hits over limit.
-    hits: [u64; 2],
+    calls: CallCounts,
     latency: Option<Times>,
 }
 
 /// Counts of the last minute, and the rate of the last ten seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Recent {
-    pub(crate) hits_per_second: f64,
-    pub(crate) hits: HitCounts,
+    pub(crate) calls_per_second: f64,
+    pub(crate) calls: CallCounts,
     /// Half and 99 % of the calls took no longer than this; in seconds.
     pub(crate) latency: Option<[f64; 2]>,
 }
 
-/// Hits of each minute or second, the oldest first.
-pub(crate) type Chart = Vec<HitCounts>;
+/// What a bar of a chart counts: calls, or hits of a rule or a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Bar {
+    pub(crate) all: u64,
+    /// Over limit, and rejected.
+    pub(crate) over_limit: u64,
+    /// Over a limit that does not reject them.
+    pub(crate) admitted: u64,
+}
+
+/// The bars, the oldest first.
+pub(crate) type Chart = Vec<Bar>;
+
+impl Bar {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.all = self.all.saturating_add(other.all);
+        self.over_limit = self.over_limit.saturating_add(other.over_limit);
+        self.admitted = self.admitted.saturating_add(other.admitted);
+    }
+
+    /// Between two totals.
+    fn between(start: [u64; 3], end: [u64; 3]) -> Self {
+        let [all, over_limit, admitted] =
+            [0, 1, 2].map(|kind: usize| end[kind].saturating_sub(start[kind]));
+        Self { all, over_limit, admitted }
+    }
+}
 
 impl History {
     /// Registers the metric.
     pub(crate) fn new(
         rules: Arc<LiveRules>,
-        stats: Arc<StatsTable>,
+        responses: Responses,
         clock: Clock,
         metrics: &Metrics,
     ) -> Self {
@@ -98,7 +122,7 @@ impl History {
         let kept = Kept { samples: VecDeque::from([start]), ..Kept::default() };
         Self(Arc::new(Shared {
             rules,
-            stats,
+            responses,
             metrics: metrics.clone(),
             clock,
             kept: Mutex::new(kept),
@@ -118,8 +142,8 @@ impl History {
         for tick in 0_u64.. {
             ticks.tick().await;
             let second = self.0.clock.now().as_micros() / MICROS_PER_SECOND;
-            let hits = self.0.stats.totals();
-            self.0.kept.lock().keep_second(second, hits);
+            let calls = totals(&self.0.responses.totals());
+            self.0.kept.lock().keep_second(second, calls);
             if !tick.is_multiple_of(TICKS_OF_SAMPLE) {
                 continue;
             }
@@ -127,7 +151,7 @@ impl History {
             let started = minute_of(sample.at);
             if minute != started {
                 minute = started;
-                self.keep_minute(minute, sample.hits);
+                self.keep_minute(minute, totals(&sample.calls));
             }
             self.0.kept.lock().add(sample);
         }
@@ -137,7 +161,7 @@ impl History {
     fn sample(&self, snapshot: &Snapshot) -> Sample {
         Sample {
             at: self.0.clock.now(),
-            hits: self.0.stats.totals(),
+            calls: self.0.responses.totals(),
             latency: snapshot.times(LATENCY).cloned(),
         }
     }
@@ -151,32 +175,32 @@ impl History {
             let earlier = samples.find(|sample| now.at.since(sample.at) <= period);
             now.after(earlier.unwrap_or(now))
         };
-        Recent { hits_per_second: since(RATE_PERIOD).hits_per_second, ..since(RECENT) }
+        Recent { calls_per_second: since(RATE_PERIOD).calls_per_second, ..since(RECENT) }
     }
 
-    /// Hits, and hits over limit, since the start of the process.
-    pub(crate) fn totals(&self) -> [u64; 2] {
-        self.0.stats.totals()
+    /// Calls since the start of the process.
+    pub(crate) fn totals(&self) -> CallCounts {
+        self.0.responses.totals()
     }
 
-    /// The last hour of all rules, by minute. The last one has not ended.
+    /// Calls of the last hour, by minute. The last one has not ended.
     pub(crate) fn chart(&self) -> Chart {
         let minute = self.minute();
-        let now = self.0.stats.totals();
-        self.0.kept.lock().all.chart(minute, now)
+        let now = totals(&self.0.responses.totals());
+        self.0.kept.lock().calls.chart(minute, now)
     }
 
-    /// The last minute of all rules, by second. The last one has ended.
+    /// Calls of the last minute, by second. The last one has ended.
     pub(crate) fn seconds(&self) -> Chart {
         let kept = self.0.kept.lock();
-        let totals = kept.seconds.0.back().map_or([0, 0], |(_, totals)| *totals);
+        let totals = kept.seconds.0.back().map_or([0; 3], |(_, totals)| *totals);
         kept.seconds.chart(kept.second.saturating_sub(1), totals)
     }
 
     /// Hits of a rule in the last hour.
-    pub(crate) fn last_hour(&self, rule: &Rule) -> HitCounts {
+    pub(crate) fn last_hour(&self, rule: &Rule) -> Bar {
         let hits = rule.stats.hits();
-        let mut sum = HitCounts::default();
+        let mut sum = Bar::default();
         if hits[0] > 0 {
             for minute in self.chart_of(&rule.path, hits) {
                 sum.add(minute);
@@ -186,7 +210,7 @@ impl History {
     }
 
     /// The last hour of a rule with these hits.
-    pub(crate) fn chart_of(&self, path: &str, now: [u64; 2]) -> Chart {
+    pub(crate) fn chart_of(&self, path: &str, now: [u64; 3]) -> Chart {
         let minute = self.minute();
         let kept = self.0.kept.lock();
         let none = Totals::default();
@@ -197,10 +221,10 @@ impl History {
         minute_of(self.0.clock.now())
     }
 
-    fn keep_minute(&self, minute: u64, all: [u64; 2]) {
+    fn keep_minute(&self, minute: u64, calls: [u64; 3]) {
         let rules = self.0.rules.load();
         let mut kept = self.0.kept.lock();
-        kept.all.keep(minute, all);
+        kept.calls.keep(minute, calls);
         let Some(rules) = &*rules else { return };
         for rule in rules.rules() {
             let hits = rule.stats.hits();
@@ -220,8 +244,8 @@ impl History {
 }
 
 impl Kept {
-    fn keep_second(&mut self, second: u64, hits: [u64; 2]) {
-        self.seconds.keep(second, hits);
+    fn keep_second(&mut self, second: u64, calls: [u64; 3]) {
+        self.seconds.keep(second, calls);
         self.second = second;
     }
 
@@ -238,17 +262,17 @@ impl Sample {
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     fn after(&self, earlier: &Self) -> Recent {
         let seconds = self.at.since(earlier.at).as_secs_f64();
-        let hits = between(earlier.hits, self.hits);
+        let calls = self.calls.since(&earlier.calls);
         Recent {
-            hits_per_second: if seconds > 0.0 { hits.hits as f64 / seconds } else { 0.0 },
-            hits,
+            calls_per_second: if seconds > 0.0 { calls.calls as f64 / seconds } else { 0.0 },
+            calls,
             latency: quantiles(self.latency.as_ref(), earlier.latency.as_ref()),
         }
     }
 }
 
 impl Totals {
-    fn keep(&mut self, start: u64, totals: [u64; 2]) {
+    fn keep(&mut self, start: u64, totals: [u64; 3]) {
         if self.0.back().is_none_or(|(_, last)| *last != totals) {
             self.0.push_back((start, totals));
         }
@@ -264,10 +288,10 @@ impl Totals {
     }
 
     /// The bars up to the one that begins at `last`, which ends with the totals of `now`.
-    fn chart(&self, last: u64, now: [u64; 2]) -> Chart {
+    fn chart(&self, last: u64, now: [u64; 3]) -> Chart {
         let mut kept = self.0.iter().peekable();
         // Nothing is kept of a rule that was not counted before.
-        let mut at_start = [0, 0];
+        let mut at_start = [0; 3];
         let mut starts = Vec::new();
         for start in (last + 1).saturating_sub(BARS as u64)..=last {
             while let Some((_, totals)) = kept.next_if(|(of, _)| *of <= start) {
@@ -276,14 +300,13 @@ impl Totals {
             starts.push(at_start);
         }
         let ends = starts.iter().skip(1).copied().chain([now]);
-        starts.iter().zip(ends).map(|(start, end)| between(*start, end)).collect()
+        starts.iter().zip(ends).map(|(start, end)| Bar::between(*start, end)).collect()
     }
 }
 
-/// Hits between two totals.
-fn between(start: [u64; 2], end: [u64; 2]) -> HitCounts {
-    let [hits, over_limit] = [0, 1].map(|kind: usize| end[kind].saturating_sub(start[kind]));
-    HitCounts { hits, over_limit }
+/// The counts of [`Bar`].
+fn totals(calls: &CallCounts) -> [u64; 3] {
+    [calls.calls, calls.over_limit, calls.admitted.iter().sum()]
 }
 
 fn minute_of(time: Time) -> u64 {
@@ -304,49 +327,49 @@ mod tests {
     fn chart_has_the_hits_of_each_minute() {
         let mut totals = Totals::default();
         for (minute, hits) in [(100, 5), (101, 5), (102, 9), (130, 10)] {
-            totals.keep(minute, [hits, hits / 2]);
+            totals.keep(minute, [hits, hits / 2, 0]);
         }
-        let chart = totals.chart(131, [12, 5]);
+        let chart = totals.chart(131, [12, 5, 0]);
         assert_eq!(chart.len(), 60);
         let hits_of = |minute: usize| {
-            let HitCounts { hits, over_limit } = chart[59 - (131 - minute)];
-            [hits, over_limit]
+            let Bar { all, over_limit, .. } = chart[59 - (131 - minute)];
+            [all, over_limit]
         };
         assert_eq!([99, 101, 129, 130, 131].map(hits_of), [[5, 2], [4, 2], [1, 1], [0, 0], [2, 0]]);
-        assert_eq!(chart.iter().map(|minute| minute.hits).sum::<u64>(), 12);
+        assert_eq!(chart.iter().map(|minute| minute.all).sum::<u64>(), 12);
     }
 
     #[test]
     fn totals_of_the_last_hour_are_kept() {
         let mut totals = Totals::default();
         for minute in 0..200 {
-            totals.keep(minute, [minute, 0]);
+            totals.keep(minute, [minute, 0, 0]);
         }
         assert!(totals.0.len() <= 61, "{}", totals.0.len());
-        let chart = totals.chart(199, [200, 0]);
-        assert!(chart.iter().all(|minute| minute.hits == 1), "{chart:?}");
+        let chart = totals.chart(199, [200, 0, 0]);
+        assert!(chart.iter().all(|minute| minute.all == 1), "{chart:?}");
         assert!(totals.is_recent(258) && !totals.is_recent(259));
     }
 
     #[test]
     fn rates_are_those_of_the_time_between_samples() {
-        let sample = |secs, hits| Sample {
+        let sample = |secs, [calls, over_limit, shadow]: [u64; 3]| Sample {
             at: Time::default().plus(Span::from_secs(secs)),
-            hits,
+            calls: CallCounts { calls, over_limit, admitted: [shadow, 0, 0] },
             latency: None,
         };
-        let recent = sample(70, [110, 12]).after(&sample(20, [10, 10]));
+        let recent = sample(70, [110, 12, 3]).after(&sample(20, [10, 10, 1]));
         assert_eq!(
             recent,
             Recent {
-                hits_per_second: 2.0,
-                hits: HitCounts { hits: 100, over_limit: 2 },
+                calls_per_second: 2.0,
+                calls: CallCounts { calls: 100, over_limit: 2, admitted: [2, 0, 0] },
                 latency: None,
             }
         );
         let mut kept = Kept::default();
         for secs in 0..100 {
-            kept.add(sample(secs * 2, [0, 0]));
+            kept.add(sample(secs * 2, [0; 3]));
         }
         assert_eq!(kept.samples.len(), 31);
     }

@@ -17,7 +17,7 @@ const RETIRED_LIMITS_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub struct RuleStats {
     /// By [`Count`].
-    counts: [AtomicU64; 9],
+    counts: [AtomicU64; 10],
     /// Hits in use after the last verdict in the upper half, and in the lower half the second since
     /// the epoch at which the counter is unused again. One word, so that a request stores it at
     /// once.
@@ -60,6 +60,7 @@ pub(crate) enum Count {
     Refunded,
     Queued,
     Degraded,
+    Admitted,
 }
 
 /// A treatment of the hits of a check other than being admitted or rejected at once.
@@ -72,6 +73,8 @@ pub(crate) enum Disposition {
     Shadowed,
     /// Admitted over the limit, with headers for the upstream.
     Degraded,
+    /// Admitted over the limit for another reason: a quota beside others, or SHADOW_MODE.
+    Admitted,
     /// They wait for their slot.
     Queued,
 }
@@ -152,8 +155,12 @@ impl RuleStats {
         match disposition {
             Disposition::Shadowed => self.add(Count::ShadowMode, rejected),
             Disposition::Degraded => self.add(Count::Degraded, rejected),
-            Disposition::Nothing | Disposition::NotConsumed | Disposition::Queued => {}
+            Disposition::Admitted => {}
+            Disposition::Nothing | Disposition::NotConsumed | Disposition::Queued => {
+                return rejected;
+            }
         }
+        self.add(Count::Admitted, rejected);
         rejected
     }
 
@@ -179,9 +186,11 @@ impl RuleStats {
         self.counts[count as usize].load(Relaxed)
     }
 
-    /// Hits, and those over limit.
-    pub(crate) fn hits(&self) -> [u64; 2] {
-        [Count::TotalHits, Count::OverLimit].map(|count| self.get(count))
+    /// Hits, those over limit that were rejected, and those that were admitted.
+    pub(crate) fn hits(&self) -> [u64; 3] {
+        let [hits, over, admitted] =
+            [Count::TotalHits, Count::OverLimit, Count::Admitted].map(|count| self.get(count));
+        [hits, over.saturating_sub(admitted), admitted]
     }
 
     /// Leases whose hits it counts.

@@ -100,6 +100,9 @@ fn names_from_clients_are_values_of_labels() {
     let table = StatsTable::new(METRIC_SERIES_MAX, &metrics);
     let mine = r#"a "quoted" name"#;
     table.domain_not_found(mine, 2);
+    for count in [3, 4] {
+        table.unmatched("d", count);
+    }
     for stats in [table.of_client("d", &format!("d.{mine}")), table.of_rule("d.key")] {
         stats.add(Count::TotalHits, 1);
         stats.add(Count::OverLimitWithLocalCache, 1);
@@ -108,6 +111,8 @@ fn names_from_clients_are_values_of_labels() {
     let page = metrics.page();
     for line in [
         r#"ratelimit_service_rate_limit_domain_not_found{domain="a \"quoted\" name"} 2"#,
+        r#"tollgate_unmatched_descriptors_total{domain="a \"quoted\" name"} 2"#,
+        r#"tollgate_unmatched_descriptors_total{domain="d"} 7"#,
         r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="a \"quoted\" name"} 1"#,
         r#"ratelimit_service_rate_limit_over_limit_with_local_cache{domain="d",key1="a \"quoted\" name"} 1"#,
         "ratelimit_service_rate_limit_d_key_over_limit_with_local_cache 1",

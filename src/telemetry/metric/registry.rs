@@ -270,6 +270,12 @@ impl Metrics {
         Snapshot::new(&self.0.registry.gather(), reference)
     }
 
+    /// The current values of CPU time, memory, threads and file descriptors, which take system
+    /// calls.
+    pub(crate) fn process(&self) -> Snapshot {
+        Snapshot::new(&self.0.process.gather(), std::iter::empty())
+    }
+
     /// Everything that is not in the registry.
     fn series(&self) -> Vec<Series> {
         let reference = self.0.reference.lock();

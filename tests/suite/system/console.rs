@@ -212,6 +212,6 @@ fn thousand_rules_fit_a_narrow_window() {
     assert!(browser.shown().contains("800 more rules are left out"));
     let search = browser.find("searchbox", "Search rules");
     browser.type_into(&search, "number_0123");
-    browser.wait_for("1 of 1000 rules");
+    browser.wait_for("1 of 1,000 rules");
     assert_eq!(browser.run(rows), 1);
 }
