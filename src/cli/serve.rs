@@ -45,7 +45,7 @@ pub(crate) fn run(
     let resolved = args.settings.resolve(args.rules, environment).map_err(CliError::Config)?;
     let telemetry = &resolved.settings.telemetry;
     let level = telemetry.log_level.unwrap_or_else(|| Level::default_for(&std::io::stdout()));
-    let log = log::start(level, telemetry.log_format).context("start the log")?;
+    let log = log::start(level, telemetry.log_format);
     for warning in resolved.warnings.iter().map(String::as_str).chain(ignored) {
         tracing::warn!("{warning}");
     }

@@ -4,8 +4,9 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::borrow::Cow;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write as _};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::{fmt, panic, thread};
 
 use serde_json::{Map, Value};
@@ -19,7 +20,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::telemetry::log::queue::Queue;
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::metric::Metrics;
 
 mod queue;
 
@@ -32,10 +33,7 @@ pub struct Level(tracing::Level);
 
 /// The log of the process. Dropping it waits a short time for the last lines to be written.
 #[derive(Debug)]
-pub(crate) struct Log {
-    lines: Queue,
-    dropped: Counter,
-}
+pub(crate) struct Log(Queue);
 
 /// The format of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,18 +83,13 @@ impl FromStr for Level {
 impl Log {
     /// Shows its metric.
     pub(crate) fn register(&self, metrics: &Metrics) {
-        metrics.register(self.dropped.clone());
+        metrics.add_source(Arc::new(self.0.dropped.clone()));
     }
 
     /// Writes a line that is not an event.
     pub(crate) fn write(&self, line: &str) {
-        self.lines.push(line.as_bytes());
-    }
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        self.lines.flush();
+        // A full queue is no error.
+        let _ = self.0.lines.clone().write_all(line.as_bytes());
     }
 }
 
@@ -140,22 +133,14 @@ impl FromStr for Format {
 }
 
 /// Starts to log events and panics. A second call has no effect on either.
-///
-/// # Errors
-/// The thread cannot be started.
-pub(crate) fn start(level: Level, format: Format) -> io::Result<Log> {
-    let dropped = Counter::new(
-        "tollgate_log_lines_dropped_total",
-        "Log lines that were dropped: they would have waited beyond log_queue_bytes_max, or could not be written.",
-    )
-    .expect("constants are valid");
-    let lines = Queue::start(io::stderr(), dropped.clone(), move |lines| {
+pub(crate) fn start(level: Level, format: Format) -> Log {
+    let queue = Queue::start(io::stderr(), move |lines| {
         let message = ("message", "log lines dropped".into());
         format.line(tracing::Level::WARN, vec![message, ("lines", lines.into())])
-    })?;
+    });
     let log = tracing_subscriber::fmt()
         .with_max_level(level.0.max(tracing::Level::INFO))
-        .with_writer(lines.clone())
+        .with_writer(queue.lines.clone())
         .event_format(Line(format))
         .finish()
         .with(level.filter());
@@ -163,7 +148,7 @@ pub(crate) fn start(level: Level, format: Format) -> io::Result<Log> {
     if tracing::subscriber::set_global_default(log).is_ok() {
         panic::set_hook(Box::new(log_panic));
     }
-    Ok(Log { lines, dropped })
+    Log(queue)
 }
 
 /// The default hook writes to stderr itself, which may block.

@@ -1,165 +1,129 @@
 //! Queues log lines for a thread that writes them.
 //!
 //! A pipe that is not read, or a slow disk, blocks that thread and nothing else. Lines beyond the
-//! bound are dropped and counted; the next line that is written reports how many.
+//! bound are dropped and counted; once the thread has written what waits, it reports how many.
 
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
-use std::{mem, thread};
 
-use parking_lot::{Condvar, Mutex};
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
-use crate::telemetry::metric::Counter;
+use crate::telemetry::metric::{Series, Source};
 
-/// Memory of log lines that wait to be written.
-// bound log_queue_bytes_max: the line is dropped, the next one that is written reports how many;
-// tollgate_log_lines_dropped_total
-const QUEUE_BYTES_MAX: usize = 1 << 20;
+/// Log lines that wait to be written. Those that clients cause have a few hundred bytes.
+// bound log_queue_lines_max: the line is dropped, the log reports how many once it is written
+// again; tollgate_log_lines_dropped_total
+const QUEUE_LINES_MAX: usize = 2_048;
 
 /// Wait for the last log lines to be written at the end of the process.
 const FLUSH_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
-/// Lines that wait for their output. Clones share them.
-#[derive(Debug, Clone)]
-pub(super) struct Queue(Arc<Shared>);
-
+/// Lines that wait for their output. Dropping it writes them, for at most [`FLUSH_TIMEOUT_MAX`].
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-    /// All lines that were not written.
-    dropped: Counter,
+pub(super) struct Queue {
+    pub(super) lines: NonBlocking,
+    pub(super) dropped: Dropped,
+    /// Until it is dropped.
+    guard: Option<WorkerGuard>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    lines: Vec<Box<[u8]>>,
-    /// Memory of the queued lines, and of those that the thread has taken and not written.
-    bytes: usize,
-    /// Lines dropped since the thread last took lines.
-    dropped: u64,
-    /// Whether the thread is writing.
-    is_writing: bool,
+/// Counts the lines that were not written. Clones share the counters.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Dropped {
+    /// Lines beyond the bound.
+    full: Arc<OnceLock<ErrorCounter>>,
+    /// Lines that the output did not accept.
+    failed: Arc<AtomicU64>,
+}
+
+/// Reports dropped lines on the output when the thread flushes it: no line waits then.
+struct Reporter<W, R> {
+    output: W,
+    dropped: Dropped,
+    reported: u64,
+    report: R,
 }
 
 impl Queue {
     /// Starts the thread. `report` formats the line about dropped ones.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(super) fn start(
         output: impl Write + Send + 'static,
-        dropped: Counter,
         report: impl Fn(u64) -> String + Send + 'static,
-    ) -> io::Result<Self> {
-        let queue =
-            Self(Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), dropped }));
-        let writer = queue.clone();
-        thread::Builder::new()
-            .name("log".to_owned())
-            .spawn(move || writer.write_lines(output, report))?;
-        Ok(queue)
-    }
-
-    /// Queues a line, or drops and counts it. Never waits for the output.
-    pub(super) fn push(&self, line: &[u8]) {
-        let mut state = self.0.state.lock();
-        let bytes = state.bytes + memory_of(line);
-        if bytes > QUEUE_BYTES_MAX {
-            state.dropped += 1;
-            self.0.dropped.inc();
-        } else {
-            state.bytes = bytes;
-            state.lines.push(line.into());
-        }
-        drop(state);
-        self.0.changed.notify_all();
-    }
-
-    /// Waits until every queued line was written, for at most [`FLUSH_TIMEOUT_MAX`].
-    pub(super) fn flush(&self) {
-        let is_pending = |state: &mut State| state.is_writing || state.has_news();
-        let mut state = self.0.state.lock();
-        self.0.changed.wait_while_for(&mut state, is_pending, FLUSH_TIMEOUT_MAX);
-    }
-
-    /// Runs in the thread.
-    fn write_lines(self, mut output: impl Write, report: impl Fn(u64) -> String) {
-        let mut unreported = 0;
-        loop {
-            let (lines, dropped) = self.take();
-            unreported += dropped;
-            // One write for each, which a pipe does not mix with the lines of other processes.
-            for line in lines {
-                if output.write_all(&line).is_err() {
-                    self.0.dropped.inc();
-                    unreported += 1;
-                }
-                self.0.state.lock().bytes -= memory_of(&line);
-            }
-            if unreported > 0 && output.write_all(report(unreported).as_bytes()).is_ok() {
-                unreported = 0;
-            }
-        }
-    }
-
-    /// Waits for lines, and takes them with the number of those that were dropped.
-    fn take(&self) -> (Vec<Box<[u8]>>, u64) {
-        let mut state = self.0.state.lock();
-        state.is_writing = false;
-        self.0.changed.notify_all();
-        self.0.changed.wait_while(&mut state, |state| !state.has_news());
-        state.is_writing = true;
-        (mem::take(&mut state.lines), mem::take(&mut state.dropped))
+    ) -> Self {
+        let dropped = Dropped::default();
+        let output = Reporter { output, dropped: dropped.clone(), reported: 0, report };
+        let (lines, guard) = NonBlockingBuilder::default()
+            .buffered_lines_limit(QUEUE_LINES_MAX)
+            .thread_name("log")
+            .finish(output);
+        // It is set only here.
+        let _ = dropped.full.set(lines.error_counter());
+        Self { lines, dropped, guard: Some(guard) }
     }
 }
 
-impl State {
-    /// Whether there is anything that the thread has not taken.
-    fn has_news(&self) -> bool {
-        !self.lines.is_empty() || self.dropped > 0
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let guard = self.guard.take();
+        let (written, all_written) = mpsc::channel::<()>();
+        // With a full queue the guard prints to stdout, which may not be read either.
+        thread::spawn(move || {
+            drop(guard);
+            drop(written);
+        });
+        let _ = all_written.recv_timeout(FLUSH_TIMEOUT_MAX);
     }
 }
 
-impl Write for &Queue {
+impl Dropped {
+    fn lines(&self) -> u64 {
+        let full = self.full.get().map_or(0, ErrorCounter::dropped_lines);
+        full as u64 + self.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl Source for Dropped {
+    fn collect(&self, series: &mut Vec<Series>) {
+        let help = "Log lines that were dropped: they would have waited beyond log_queue_lines_max, or could not be written.";
+        let name = "tollgate_log_lines_dropped_total";
+        series.push(Series::counter(name, help, Vec::new(), self.lines(), None));
+    }
+}
+
+impl<W: Write, R: Fn(u64) -> String> Write for Reporter<W, R> {
+    /// One write for each line, which a pipe does not mix with the lines of other processes.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.push(line);
+        if self.output.write_all(line).is_err() {
+            self.dropped.failed.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        let dropped = self.dropped.lines();
+        if dropped > self.reported {
+            self.output.write_all((self.report)(dropped - self.reported).as_bytes())?;
+            self.reported = dropped;
+        }
         Ok(())
     }
 }
 
-/// Each event is one `write` of a whole line.
-impl<'q> MakeWriter<'q> for Queue {
-    type Writer = &'q Self;
-
-    fn make_writer(&'q self) -> &'q Self {
-        self
-    }
-}
-
-fn memory_of(line: &[u8]) -> usize {
-    line.len() + size_of::<Box<[u8]>>()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use super::*;
 
     /// An output that blocks until each write is permitted, and how that write ends.
-    struct Output {
+    struct Permitted {
         results: mpsc::Receiver<io::Result<()>>,
         written: mpsc::Sender<String>,
     }
 
-    impl Write for Output {
+    impl Write for Permitted {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let text = String::from_utf8(bytes.to_vec()).unwrap();
             // Fails when the test is over.
@@ -175,59 +139,54 @@ mod tests {
 
     fn queue() -> (Queue, mpsc::Sender<io::Result<()>>, mpsc::Receiver<String>) {
         let ((results, permitted), (writing, written)) = (mpsc::channel(), mpsc::channel());
-        let output = Output { results: permitted, written: writing };
-        let dropped = Counter::new("dropped", "help").unwrap();
-        let queue = Queue::start(output, dropped, |lines| format!("{lines} dropped"));
-        (queue.unwrap(), results, written)
+        let output = Permitted { results: permitted, written: writing };
+        (Queue::start(output, |lines| format!("{lines} dropped")), results, written)
     }
 
-    #[test]
-    fn bound_includes_the_line_that_is_being_written() {
-        let (queue, results, written) = queue();
-        let line = vec![b'x'; QUEUE_BYTES_MAX / 2];
-        queue.push(&line);
-        assert_eq!(written.recv().unwrap().len(), line.len());
-        queue.push(&line);
-        queue.push(b"short");
-        assert_eq!(queue.0.dropped.get(), 1);
-        results.send(Ok(())).unwrap();
-        assert_eq!(written.recv().unwrap(), "short");
-        results.send(Ok(())).unwrap();
-        assert_eq!(written.recv().unwrap(), "1 dropped");
+    fn push(queue: &Queue, line: &str) {
+        queue.lines.clone().write_all(line.as_bytes()).unwrap();
     }
 
     #[test]
     fn line_above_the_bound_is_dropped_and_reported() {
-        let (queue, _results, written) = queue();
-        queue.push(&vec![b'x'; QUEUE_BYTES_MAX]);
-        assert_eq!(written.recv().unwrap(), "1 dropped");
+        let (queue, results, written) = queue();
+        push(&queue, "being written");
+        assert_eq!(written.recv().unwrap(), "being written");
+        for _ in 0..=QUEUE_LINES_MAX {
+            push(&queue, "waits");
+        }
+        assert_eq!(queue.dropped.lines(), 1);
+        drop(results);
+        let written: Vec<String> = written.iter().take(QUEUE_LINES_MAX + 1).collect();
+        assert!(written[..QUEUE_LINES_MAX].iter().all(|line| line == "waits"));
+        assert_eq!(written[QUEUE_LINES_MAX], "1 dropped");
     }
 
     #[test]
     fn lines_that_cannot_be_written_are_reported_later() {
         let (queue, results, written) = queue();
         let fail = || Err(io::Error::from(io::ErrorKind::StorageFull));
-        queue.push(b"lost");
+        push(&queue, "lost");
         // The report is lost, too.
         for result in [fail(), fail(), Ok(()), Ok(())] {
             results.send(result).unwrap();
         }
         assert_eq!(written.recv().unwrap(), "lost");
         assert_eq!(written.recv().unwrap(), "1 dropped");
-        queue.push(b"line");
+        push(&queue, "line");
         assert_eq!(written.recv().unwrap(), "line");
         assert_eq!(written.recv().unwrap(), "1 dropped");
-        assert_eq!(queue.0.dropped.get(), 1);
+        assert_eq!(queue.dropped.lines(), 1);
     }
 
     #[test]
-    fn flush_waits_for_every_line() {
+    fn drop_writes_every_line() {
         let (queue, results, written) = queue();
         for index in 0..100 {
-            queue.push(index.to_string().as_bytes());
+            push(&queue, &index.to_string());
             results.send(Ok(())).unwrap();
         }
-        queue.flush();
+        drop(queue);
         assert_eq!(written.try_iter().count(), 100);
     }
 }

@@ -14,7 +14,7 @@ use crate::support::{
 use crate::system::hostile::UnderAttack;
 
 const DROPPED: &str = "tollgate_log_lines_dropped_total";
-/// Above what the pipe and the queue hold, with 1 KiB of a value in each line.
+/// Above the lines that the queue holds.
 const OVER_LIMIT_CALLS: u32 = 3_000;
 const RULES: &str = "\
 domain: d
