@@ -16,12 +16,9 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd, html};
 /// Reflection and JSON have what is served. Its imports are compiled with it.
 const SERVED: &str = "envoy/service/ratelimit/v3/rls.proto";
 
-/// Where rules come from, and how spans are exported.
-const CALLED: [&str; 3] = [
-    "envoy/service/discovery/v3/ads.proto",
-    "ratelimit/config/ratelimit/v3/rls_conf.proto",
-    "opentelemetry/proto/collector/trace/v1/trace_service.proto",
-];
+/// Where rules come from.
+const CALLED: [&str; 2] =
+    ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 
 /// Fields that are `Vec<u8>` in Rust, whatever `proto/` says. On the wire a `string`, a `bytes` and
 /// a message are the same.

@@ -4,7 +4,6 @@ pub mod dogstatsd;
 pub mod log;
 pub mod mapper;
 pub mod metric;
-pub mod otlp;
 pub mod settings;
 pub mod statsd;
 pub mod tags;

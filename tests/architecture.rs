@@ -11,7 +11,7 @@ const MAY_IMPORT: &str = "
 base:
 base/proto:
 base/net: base
-telemetry: base base/net base/proto
+telemetry: base base/net
 base/file_watch: base telemetry
 base/http: base telemetry
 limits: base
@@ -172,7 +172,7 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 30_673;
+const CORE_LINES_MAX: usize = 30_360;
 const OPERATOR_TOOLS_LINES_MAX: usize = 14_490;
 
 /// Files and functions that may be longer, each with its reason.

@@ -77,7 +77,7 @@ impl App {
         let shown = Shown { rules: &rules, trial: trial.as_ref(), values: view.values, local };
         let observers = admin::build(&core, port, resolved.admin_tokens, &shown, &mut background);
         let tls = tls(resolved.grpc_tls, &core, &mut background)?;
-        let traces = traces(resolved.traces, &core, &mut background);
+        let traces = traces(resolved.traces, &core, &mut background)?;
         let limiter = limiter(&core, &rules, observers);
         let api = Api::new(
             Arc::new(limiter),
@@ -151,14 +151,11 @@ fn traces(
     options: Option<traces::options::Options>,
     core: &Core,
     background: &mut Background,
-) -> Traces {
-    let traces = options.map(|options| Traces::new(options, core.clock.clone(), &core.metrics));
+) -> anyhow::Result<Traces> {
+    let traces = options.map(|options| Traces::new(&options, &core.metrics)).transpose()?;
     let (traces, spans) = traces.unzip();
-    background.finish(spans, export::Exporter::start, |thread| {
-        let late = "the collector did not accept the last spans in time; they are lost";
-        thread.finish_within(export::FLUSH_TIMEOUT, late)
-    });
-    traces.unwrap_or_default()
+    background.finish(spans, Ok, export::LastSpans::send);
+    Ok(traces.unwrap_or_default())
 }
 
 fn summary(

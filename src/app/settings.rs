@@ -109,7 +109,6 @@ impl Settings {
         warnings.extend(self.rules.xds.warnings(environment));
         warnings.extend(self.trial.warnings());
         warnings.extend(self.telemetry.warnings());
-        warnings.extend(self.traces.warnings());
         warnings.extend(unsupported::warnings(variables));
         warnings.extend(unknown::warnings(variables, &Self::names()));
         warnings

@@ -13,8 +13,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 use crate::base::time::Span;
 
@@ -35,13 +33,6 @@ pub struct Thread {
     /// Cancels the work when it is dropped.
     _running: oneshot::Sender<Infallible>,
     ended: oneshot::Receiver<Infallible>,
-}
-
-/// A running thread whose work has something left to do after it is told to stop.
-#[derive(Debug)]
-pub struct StoppableThread {
-    stop: CancellationToken,
-    thread: Thread,
 }
 
 /// Reports a panic, and the end of the thread by being dropped.
@@ -136,34 +127,6 @@ impl Thread {
     pub async fn ended(mut self) {
         // Fails when the thread drops its sender.
         let _ = (&mut self.ended).await;
-    }
-}
-
-impl StoppableThread {
-    /// Starts a thread whose work ends some time after `stop`.
-    ///
-    /// # Errors
-    /// The thread or its runtime cannot be started.
-    pub(crate) fn spawn(
-        name: &str,
-        stop: CancellationToken,
-        work: impl Future<Output = ()> + Send + 'static,
-    ) -> anyhow::Result<Self> {
-        let thread = Thread::spawn(name, work)?;
-        Ok(Self { stop, thread })
-    }
-
-    /// Tells the work to stop, and waits until it has ended.
-    pub(crate) async fn finish(self) {
-        self.stop.cancel();
-        self.thread.ended().await;
-    }
-
-    /// Finishes the work within a time, after which the work is cancelled, and `late` is logged.
-    pub(crate) async fn finish_within(self, time: Duration, late: &'static str) {
-        if timeout(time, self.finish()).await.is_err() {
-            tracing::warn!("{late}");
-        }
     }
 }
 

@@ -44,6 +44,12 @@ impl SampleRate {
             .ok_or_else(|| "write a number from 0 to 1, such as 0.01".to_owned())
     }
 
+    /// From 0 to 1.
+    #[expect(clippy::cast_precision_loss, reason = "from 0 to 2^63, which a double holds")]
+    pub(crate) const fn ratio(self) -> f64 {
+        self.below as f64 / ALL as f64
+    }
+
     pub(crate) const fn is_never(self) -> bool {
         self.below == 0
     }

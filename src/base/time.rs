@@ -62,11 +62,6 @@ impl Time {
         self.0
     }
 
-    /// Nanoseconds since the epoch.
-    pub(crate) const fn as_nanos(self) -> u64 {
-        self.0.saturating_mul(1_000)
-    }
-
     /// Saturating addition.
     #[must_use]
     pub const fn plus(self, span: Span) -> Self {

@@ -1,131 +1,175 @@
-//! Exports spans in batches, in a thread of its own: no request waits for the collector.
+//! Exports spans in batches, in a thread of the SDK: no request waits for the collector.
 //!
-//! A failed batch is retried for OTEL_EXPORTER_OTLP_TIMEOUT and then dropped; meanwhile spans wait
-//! in the queue, or are dropped when it is full. Every dropped span is counted. opentelemetry_sdk's
-//! batch processor does not count what it drops, which is why this is not replaced by it.
+//! The SDK counts neither the spans that its queue has no room for, nor those of batches that the
+//! collector did not accept, and logs every failure. So its processor and its exporter are wrapped.
 
-use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use opentelemetry::Context;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider, Span, SpanData, SpanExporter,
+    SpanProcessor,
+};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 
-use crate::base::proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
-use crate::base::proto::opentelemetry::proto::trace::v1::{ResourceSpans, ScopeSpans, Span};
-use crate::base::runtime::StoppableThread;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::telemetry::otlp::delivery::{Counters, Delivery};
-use crate::telemetry::otlp::options::scope;
+use crate::telemetry::traces::collector::{self, LastError};
 use crate::telemetry::traces::options::Options;
 
+/// Spans that wait for the exporter, as in OpenTelemetry's SDKs; each has a few KiB at most.
+/// Further spans are dropped and counted.
+// bound spans_queue_max: the span is lost; tollgate_spans_lost_total{cause="full"}
+const SPANS_QUEUE_MAX: usize = 2_048;
 /// Spans of a batch, as in OpenTelemetry's SDKs.
 const BATCH_SPANS_MAX: usize = 512;
 /// How long a batch waits for more spans.
 const LINGER: Duration = Duration::from_secs(1);
 /// Time for the last spans at shutdown.
 // bound last_spans_timeout: lost; tollgate_spans_lost_total{cause="failed"}
-pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+/// The name of a span that is not exported: the SDK exports every span that it has begun.
+pub(super) const DISCARDED: &str = "";
 
-/// Exports spans once it is started.
+/// Counts the spans that it has no room for.
 #[derive(Debug)]
-pub struct Exporter {
-    options: Options,
-    recorded: mpsc::Receiver<Span>,
-    stop: CancellationToken,
-    counters: Counters,
-    /// Spans of batches that failed.
-    failed_spans: Counter,
+pub(super) struct Batches {
+    processor: BatchSpanProcessor,
+    waiting: Arc<AtomicUsize>,
+    full: Counter,
 }
 
-/// Lost spans by cause.
-pub(super) fn lost(cause: &str, metrics: &Metrics) -> Counter {
-    metrics.counter_with(
-        "tollgate_spans_lost_total",
-        "Spans that were lost: the queue was full (full), the export failed (failed), or the collector rejected them (rejected).",
-        &[("cause", cause)],
-    )
+/// Counts what the collector accepts, and logs the first of several failures.
+#[derive(Debug)]
+struct Exporter {
+    otlp: Arc<opentelemetry_otlp::SpanExporter>,
+    endpoint: String,
+    timeout: Duration,
+    /// Connections need it, and the thread of the SDK has none.
+    runtime: Handle,
+    waiting: Arc<AtomicUsize>,
+    last_error: LastError,
+    is_failing: AtomicBool,
+    sent: Counter,
+    /// Batches that failed, and their spans.
+    failures: Counter,
+    failed: Counter,
+}
+
+/// The spans that have not been sent when the process ends.
+#[derive(Debug)]
+pub(crate) struct LastSpans(pub(super) SdkTracerProvider);
+
+/// Queues ended spans for their export.
+///
+/// # Errors
+/// A variable of OpenTelemetry is invalid.
+pub(super) fn batches(options: &Options, metrics: &Metrics) -> anyhow::Result<Batches> {
+    let lost = |cause| {
+        let help =
+            "Spans that were lost: the queue was full (full), or the export failed (failed).";
+        metrics.counter_with("tollgate_spans_lost_total", help, &[("cause", cause)])
+    };
+    let waiting = Arc::<AtomicUsize>::default();
+    let last_error = LastError::default();
+    let exporter = Exporter {
+        otlp: Arc::new(collector::exporter(options, last_error.clone())?),
+        last_error,
+        endpoint: options.endpoint.to_string(),
+        timeout: options.timeout,
+        runtime: Handle::current(),
+        waiting: waiting.clone(),
+        is_failing: AtomicBool::default(),
+        sent: metrics.counter("tollgate_spans_sent_total", "Spans that the collector accepted."),
+        failures: metrics.counter(
+            "tollgate_span_exports_failed_total",
+            "Batches of spans that the collector did not accept, retries included.",
+        ),
+        failed: lost("failed"),
+    };
+    let config = BatchConfigBuilder::default()
+        .with_max_queue_size(SPANS_QUEUE_MAX)
+        .with_max_export_batch_size(BATCH_SPANS_MAX)
+        .with_scheduled_delay(LINGER)
+        .build();
+    let processor = BatchSpanProcessor::new(exporter, config);
+    Ok(Batches { processor, waiting, full: lost("full") })
+}
+
+impl SpanProcessor for Batches {
+    fn on_start(&self, _: &mut Span, _: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        if span.name == DISCARDED {
+            return;
+        }
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < SPANS_QUEUE_MAX {
+            self.processor.on_end(span);
+        } else {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.full.inc();
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.processor.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.processor.shutdown_with_timeout(timeout)
+    }
+}
+
+impl SpanExporter for Exporter {
+    async fn export(&self, spans: Vec<SpanData>) -> OTelSdkResult {
+        let count = spans.len();
+        self.waiting.fetch_sub(count, Ordering::Relaxed);
+        let otlp = self.otlp.clone();
+        let time = self.timeout;
+        let sending = async move {
+            let sent = timeout(time, otlp.export(spans)).await;
+            sent.unwrap_or(Err(OTelSdkError::Timeout(time)))
+        };
+        let sent = self.runtime.spawn(sending).await;
+        let sent =
+            sent.unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(error.to_string())));
+        self.observe(count as u64, &sent);
+        sent
+    }
 }
 
 impl Exporter {
-    /// Exports the spans of this queue.
-    pub(super) fn new(options: Options, recorded: mpsc::Receiver<Span>, metrics: &Metrics) -> Self {
-        Self {
-            options,
-            recorded,
-            stop: CancellationToken::new(),
-            counters: Counters {
-                sent: metrics
-                    .counter("tollgate_spans_sent_total", "Spans that the collector accepted."),
-                rejected: lost("rejected", metrics),
-                failures: metrics.counter(
-                    "tollgate_span_exports_failed_total",
-                    "Failed attempts to export a batch of spans.",
-                ),
-            },
-            failed_spans: lost("failed", metrics),
-        }
-    }
-
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// The thread or its runtime cannot be started.
-    pub(crate) fn start(self) -> anyhow::Result<StoppableThread> {
-        StoppableThread::spawn("traces", self.stop.clone(), self.run())
-    }
-
-    async fn run(mut self) {
-        let options = &self.options.otlp;
-        let counters = self.counters.clone();
-        let mut delivery = Delivery::new(options, counters, self.stop.clone());
-        let mut batch = Vec::new();
-        let stop = self.stop.clone();
-        while let Some(true) = stop.run_until_cancelled(self.fill(&mut batch)).await {
-            self.export(&mut delivery, mem::take(&mut batch)).await;
-        }
-        while let Ok(span) = self.recorded.try_recv() {
-            batch.push(span);
-            if batch.len() >= BATCH_SPANS_MAX {
-                self.export(&mut delivery, mem::take(&mut batch)).await;
+    fn observe(&self, spans: u64, sent: &OTelSdkResult) {
+        let endpoint = &self.endpoint;
+        let cause = self.last_error.lock().take();
+        let was_failing = self.is_failing.swap(sent.is_err(), Ordering::Relaxed);
+        let Err(error) = sent else {
+            self.sent.inc_by(spans);
+            if was_failing {
+                tracing::info!(endpoint, "trace export recovered");
             }
-        }
-        self.export(&mut delivery, batch).await;
-    }
-
-    /// Waits for a batch. Returns whether there may be another.
-    async fn fill(&mut self, batch: &mut Vec<Span>) -> bool {
-        let recorded = &mut self.recorded;
-        if recorded.recv_many(batch, BATCH_SPANS_MAX).await == 0 {
-            return false;
-        }
-        let more = async {
-            while batch.len() < BATCH_SPANS_MAX
-                && recorded.recv_many(batch, BATCH_SPANS_MAX - batch.len()).await > 0
-            {}
-        };
-        // The batch is what arrived until then.
-        let _ = tokio::time::timeout(LINGER, more).await;
-        true
-    }
-
-    /// Exports a batch unless it is empty.
-    async fn export(&mut self, delivery: &mut Delivery, spans: Vec<Span>) {
-        if spans.is_empty() {
             return;
-        }
-        let count = spans.len() as u64;
-        if !delivery.deliver(&self.request(spans), count).await {
-            self.failed_spans.inc_by(count);
+        };
+        self.failures.inc();
+        self.failed.inc_by(spans);
+        if was_failing {
+            tracing::debug!(endpoint, %error, cause, "trace export failed again");
+        } else {
+            tracing::warn!(endpoint, %error, cause, "trace export failed; requests are unaffected");
         }
     }
+}
 
-    fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
-        let scope_spans = vec![ScopeSpans { scope: Some(scope()), spans }];
-        ExportTraceServiceRequest {
-            resource_spans: vec![ResourceSpans {
-                resource: Some(self.options.otlp.resource()),
-                scope_spans,
-            }],
+impl LastSpans {
+    /// Sends them.
+    pub(crate) async fn send(self) {
+        let sending = move || self.0.shutdown_with_timeout(FLUSH_TIMEOUT);
+        // The SDK blocks, and the runtime sends meanwhile.
+        if let Ok(Err(_)) = tokio::task::spawn_blocking(sending).await {
+            tracing::warn!("the collector did not accept the last spans; they are lost");
         }
     }
 }

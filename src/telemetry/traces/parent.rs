@@ -1,12 +1,17 @@
 //! The trace of a request by its headers: W3C's traceparent, or B3 in one header or in several.
 //!
 //! B3 takes precedence, as in envoyproxy/ratelimit, which reads it last. Malformed headers are
-//! ignored.
+//! ignored. The SDK reads W3C's; no crate reads B3.
 
 use http::HeaderMap;
+use opentelemetry::Context;
+use opentelemetry::propagation::TextMapPropagator as _;
+use opentelemetry::trace::{SpanContext, TraceContextExt as _, TraceFlags, TraceState};
+use opentelemetry_http::HeaderExtractor;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
 
-/// Bytes of a tracestate; W3C requires no more.
-const TRACESTATE_BYTES_MAX: usize = 512;
+use crate::base::sampling::SampleRate;
+
 /// B3 in one header, and in several.
 const B3: &str = "b3";
 const B3_TRACE: &str = "x-b3-traceid";
@@ -17,38 +22,28 @@ const B3_FLAGS: &str = "x-b3-flags";
 
 /// The caller's span.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parent {
+struct Parent {
     /// The trace; not 0.
-    pub trace: u128,
+    trace: u128,
     /// The span; not 0.
-    pub span: u64,
+    span: u64,
     /// The sampling decision, if there is one.
-    pub sampled: Option<bool>,
+    sampled: Option<bool>,
 }
 
-/// The parent span of a request with these headers.
-pub fn parent(headers: &HeaderMap) -> Option<Parent> {
-    b3(headers).or_else(|| w3c(text(headers, "traceparent")?))
-}
-
-/// The tracestate to propagate; may be empty.
-pub fn tracestate(headers: &HeaderMap) -> String {
-    let parts: Vec<&str> =
-        headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok()).collect();
-    let state = parts.join(",");
-    if state.len() <= TRACESTATE_BYTES_MAX { state } else { String::new() }
-}
-
-/// `version-trace-span-flags`. Later versions may append fields.
-fn w3c(header: &str) -> Option<Parent> {
-    let mut parts = header.trim().split('-');
-    let mut next = |len| hex(parts.next()?, len);
-    let version = next(2)?;
-    let trace = next(32)?;
-    let span = next(16)?;
-    let flags = next(2)?;
-    let is_known = version != 0xff && (version > 0 || parts.next().is_none());
-    parent_of(trace, span, Some(flags & 1 == 1)).filter(|_| is_known)
+/// A context with the parent span of a request with these headers, if it has one. `rate` decides
+/// where B3 leaves the sampling open, which the SDK does not know.
+pub(super) fn context(headers: &HeaderMap, rate: SampleRate) -> Context {
+    let Some(parent) = b3(headers) else {
+        let headers = HeaderExtractor(headers);
+        return TraceContextPropagator::new().extract_with_context(&Context::new(), &headers);
+    };
+    let lower_half = u64::try_from(parent.trace & u128::from(u64::MAX)).unwrap_or(0);
+    let sampled = parent.sampled.unwrap_or_else(|| rate.includes(lower_half));
+    let flags = TraceFlags::default().with_sampled(sampled);
+    let trace = parent.trace.into();
+    let parent = SpanContext::new(trace, parent.span.into(), flags, true, TraceState::NONE);
+    Context::new().with_remote_span_context(parent)
 }
 
 fn b3(headers: &HeaderMap) -> Option<Parent> {
@@ -125,38 +120,19 @@ mod tests {
     const SPAN: u64 = 0xb7ad_6b71_6920_3331;
 
     fn read(headers: &[(&'static str, &'static str)]) -> Option<Parent> {
+        b3(&of(headers))
+    }
+
+    fn of(headers: &[(&'static str, &'static str)]) -> HeaderMap {
         let headers = headers
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-        parent(&headers.collect())
+        headers.collect()
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "others return None")]
     fn found(sampled: Option<bool>) -> Option<Parent> {
         Some(Parent { trace: TRACE, span: SPAN, sampled })
-    }
-
-    #[test]
-    fn w3c_is_read_and_what_is_malformed_is_not_there() {
-        let cases = [
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", found(Some(true))),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", found(Some(false))),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03", found(Some(true))),
-            ("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later", found(Some(true))),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later", None),
-            ("ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None),
-            ("00-00000000000000000000000000000000-b7ad6b7169203331-01", None),
-            ("00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", None),
-            ("00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01", None),
-            ("00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", None),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1", None),
-            ("", None),
-            ("-", None),
-        ];
-        for (header, expected) in cases {
-            assert_eq!(read(&[("traceparent", header)]), expected, "{header}");
-        }
     }
 
     #[test]
@@ -209,15 +185,25 @@ mod tests {
 
     #[test]
     fn b3_wins_over_w3c_unless_it_is_malformed() {
-        let w3c = ("traceparent", "00-11111111111111111111111111111111-2222222222222222-01");
-        assert_eq!(
-            read(&[w3c, ("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0")]),
-            found(Some(false))
-        );
-        assert_eq!(
-            read(&[w3c, ("b3", "0")]).map(|parent| parent.span),
-            Some(0x2222_2222_2222_2222)
-        );
-        assert_eq!(read(&[("baggage", "b3=0")]), None);
+        let span = |b3: &'static str| {
+            let w3c = ("traceparent", "00-11111111111111111111111111111111-2222222222222222-01");
+            let headers = of(&[w3c, ("tracestate", "vendor=x"), ("b3", b3)]);
+            let context = context(&headers, SampleRate::of(0.5).unwrap());
+            context.span().span_context().clone()
+        };
+        let w3c = span("0");
+        assert_eq!(w3c.span_id(), 0x2222_2222_2222_2222.into());
+        assert_eq!(w3c.trace_state().header(), "vendor=x");
+        assert!(w3c.is_sampled() && w3c.is_remote());
+        // The half of 0.5 is decided by the trace.
+        for (b3, sampled) in [
+            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0", false),
+            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1", true),
+            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", false),
+            ("0af7651916cd43dd0448eb211c80319c-b7ad6b7169203331", true),
+        ] {
+            let b3_span = span(b3);
+            assert_eq!((b3_span.span_id(), b3_span.is_sampled()), (SPAN.into(), sampled), "{b3}");
+        }
     }
 }

@@ -6,9 +6,19 @@
 
 use clap::Args;
 
+use crate::base::named_enum::named_enum;
 use crate::base::parse::{self, Secret};
 use crate::base::sampling::SampleRate;
-use crate::telemetry::otlp::options::Protocol;
+
+named_enum! {
+    /// Protocol of the collector.
+    pub enum Protocol {
+        /// OTLP over HTTP, as protobuf.
+        Http = "http",
+        /// OTLP over gRPC.
+        Grpc = "grpc",
+    }
+}
 
 /// Traces.
 #[derive(Debug, Clone, Args)]
@@ -52,7 +62,7 @@ pub struct Settings {
     /// The same for traces only; it takes precedence
     #[arg(long, env, value_name = "MILLISECONDS")]
     pub otel_exporter_otlp_traces_timeout: Option<String>,
-    /// none; gzip is accepted and sends uncompressed [default: none]
+    /// none or gzip [default: none]
     #[arg(long, env, value_name = "NAME")]
     pub otel_exporter_otlp_compression: Option<String>,
     /// The same for traces only; it takes precedence
