@@ -128,9 +128,9 @@ async fn bar_under_the_pointer_is_named() {
     ask(&server, "ann", 3).await;
     let browser = Browser::start(1_280, 800);
     browser.open(&url(&server, "/"));
-    browser.wait_for("3 hits 1 over limit");
+    browser.wait_for("3 calls 1 over limit");
     browser.point_at("section[aria-labelledby=hour] g:last-of-type");
-    browser.wait_for(": 3 hits, 1 over limit");
+    browser.wait_for(": 3 calls, 1 over limit");
 }
 
 #[tokio::test]
