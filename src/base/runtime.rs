@@ -166,9 +166,11 @@ mod tests {
                 spawned.expect("threads can be started");
             }
             let before = tokio::time::Instant::now();
-            while workers_cpu_wait() == Span::ZERO && before.elapsed() < PATIENCE {}
+            let mut waited = Span::ZERO;
+            while waited == Span::ZERO && before.elapsed() < PATIENCE {
+                waited = workers_cpu_wait();
+            }
             noticed.store(true, Relaxed);
-            let waited = workers_cpu_wait();
             assert!(
                 waited > Span::ZERO,
                 "this kernel has no /proc/PID/schedstat (CONFIG_SCHED_INFO)"
