@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use axum::body::Bytes;
 use futures_util::FutureExt as _;
-use futures_util::future::{self, BoxFuture, Either};
+use futures_util::future::{self, BoxFuture};
 use http::{HeaderMap, Request, Response};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tonic::Status;
@@ -71,11 +71,11 @@ impl Admission {
                     Compression::None
                 };
                 let request = request.map(|body| RequestBody::new(body, call.clone(), compression));
-                (Either::Left(self.services.serve(request)), Some(call))
+                (self.services.serve(request), Some(call))
             }
             Err(reason) => {
                 let response = Status::resource_exhausted(reason).into_http();
-                (Either::Right(future::ready(Ok(response))), None)
+                (future::ready(Ok(response)).boxed(), None)
             }
         };
         served.map(move |response| {

@@ -1,12 +1,13 @@
 //! Counts and times the calls of a gRPC method, under the reference's names.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use crate::api::convert;
 use crate::base::time::{Clock, Span, Time};
 use crate::telemetry::metric::{Counter, Histogram, Metrics, Timer};
 
-const GRPC_TIMEOUT: &str = "grpc-timeout";
+/// A name that is not parsed for each call.
+static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The metrics of ShouldRateLimit. Clones share them.
 #[derive(Debug, Clone)]
@@ -50,7 +51,7 @@ impl RlsMetrics {
 
 /// The grpc-timeout of a call, if it has a valid one.
 pub(crate) fn grpc_timeout(headers: &HeaderMap) -> Option<Span> {
-    convert::timeout(headers.get(GRPC_TIMEOUT)?.to_str().ok()?)
+    convert::timeout(headers.get(&GRPC_TIMEOUT)?.to_str().ok()?)
 }
 
 impl CallMetrics {

@@ -6,7 +6,7 @@
 
 use futures_util::FutureExt as _;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, HeaderName, Response};
 use http_body_util::Full;
 use prost::bytes::{Buf as _, Bytes};
 use tonic::body::Body;
@@ -26,7 +26,7 @@ const BUFFER_BYTES: usize = 256;
 /// A stream would send this many bytes at once. A response is one message.
 const YIELD_THRESHOLD: usize = 32 << 10;
 /// The header that names how messages of a call are compressed.
-pub(crate) const ENCODING: &str = "grpc-encoding";
+static ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const UNCOMPRESSED: &str = "identity";
 const GZIP: &str = "gzip";
 /// How tonic begins the text of a message that is too large when it is decompressed.
@@ -74,12 +74,12 @@ fn buffers() -> BufferSettings {
 
 /// Whether messages of a call may be compressed.
 pub(crate) fn may_be_compressed(headers: &HeaderMap) -> bool {
-    headers.get(ENCODING).is_some_and(|encoding| encoding != UNCOMPRESSED)
+    headers.get(&ENCODING).is_some_and(|encoding| encoding != UNCOMPRESSED)
 }
 
 /// The first message of a body that has arrived whole; `None` if it is none, or too large.
 pub(crate) fn message_in(headers: &HeaderMap, body: &Bytes) -> Option<Bytes> {
-    let encoding = match headers.get(ENCODING) {
+    let encoding = match headers.get(&ENCODING) {
         None => None,
         Some(encoding) if encoding == UNCOMPRESSED => None,
         Some(encoding) if encoding == GZIP => Some(CompressionEncoding::Gzip),
