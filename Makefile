@@ -21,7 +21,7 @@ help: ## list the targets
 	@targets() { grep -hE '^[a-z0-9-]+:.*##' Makefile | grep $$1E "^($(FIRST)):" | sed 's/:.*## /\t/' | expand -t 18; }; targets -; echo; targets -v
 
 run: ## build and serve the sample rules of config/
-	$(CARGO) run --release
+	$(CARGO) run --profile quick-release
 
 check: ## the quick check, Rust only: format, clippy, unit and in-process tests
 	@tests/requirements.sh rust lint cc

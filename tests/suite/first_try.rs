@@ -168,7 +168,7 @@ fn commands_of_the_readme_show_something() {
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate"));
     let folder = binary.parent().expect("it is in a folder").display();
     let path = format!("{folder}:{}", std::env::var("PATH").expect("there is a PATH"));
-    let block = of_readme("cargo install --locked --path .", "```");
+    let block = of_readme("cargo install --locked --path . --profile quick-release", "```");
     let commands = block.lines().skip(1).map(|line| line.split("   ").next().unwrap_or_default());
     let commands: Vec<&str> = commands.collect();
     assert!(commands.len() > 8, "{commands:?}");
