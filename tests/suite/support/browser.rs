@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::http::{Connection, Reply};
-use super::process::{PATIENCE, Process, look_for};
+use super::process::{PATIENCE, Process, look_for, look_until};
 
 const INSTALL: &str =
     "install it: apt-get install --no-install-recommends chromium chromium-driver";
@@ -17,6 +17,9 @@ const INSTALL: &str =
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// Elements that can have a role, by selector.
 const ANY: &str = "a, button, input, textarea, select, dialog, h1, h2, svg, table, tr, [role]";
+
+/// How often chromedriver is started for one browser.
+const DRIVER_STARTS_MAX: usize = 5;
 
 /// A browser with one window. Dropped, it ends.
 pub(crate) struct Browser {
@@ -34,12 +37,8 @@ impl Browser {
     /// Starts with a window of this size.
     pub(crate) fn start(width: u32, height: u32) -> Self {
         let home = TempDir::new().expect("a temporary directory can be made");
-        let log = home.path().join("log");
-        let mut command = Command::new(program("chromedriver"));
-        command.arg("--port=0").env("HOME", home.path()).env("TMPDIR", home.path());
-        let mut driver = Process::start("chromedriver", command, log.clone());
-        driver.wait_until_ready(|| port_in(&log).is_some());
-        let port = port_in(&log).expect("it is ready");
+        let mut starts = (0..DRIVER_STARTS_MAX).map(|_| start_driver(home.path()));
+        let (driver, port) = starts.find_map(|started| started).expect("chromedriver has a port");
         let arguments = [
             "--headless=new".to_owned(),
             // The tests may run as root, where Chromium's sandbox does not start.
@@ -185,6 +184,16 @@ fn program(name: &str) -> String {
     let path = format!("/usr/bin/{name}");
     assert!(Path::new(&path).exists(), "{path} is missing; {INSTALL}");
     path
+}
+
+/// Starts chromedriver, which ends if the port that it has of IPv4 is taken of IPv6.
+fn start_driver(home: &Path) -> Option<(Process, u16)> {
+    let log = home.join("log");
+    let mut command = Command::new(program("chromedriver"));
+    command.arg("--port=0").env("HOME", home).env("TMPDIR", home);
+    let mut driver = Process::start("chromedriver", command, log.clone());
+    look_until("chromedriver has a port", || driver.ended().is_some() || port_in(&log).is_some());
+    port_in(&log).map(|port| (driver, port))
 }
 
 fn port_in(log: &Path) -> Option<u16> {
