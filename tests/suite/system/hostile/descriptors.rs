@@ -41,6 +41,7 @@ async fn assert_served(server: &TestServer) {
 async fn silent_connections_leave_descriptors_for_probes_and_calls() {
     for port in 0..4 {
         let builder = server("2").with_env("USE_PROMETHEUS", "true");
+        let builder = builder.with_env("LOG_LEVEL", "debug");
         let attack = UnderAttack::start(limited(builder, &format!("-n {DESCRIPTORS}")));
         attack.server.assert_logged("the limit of file descriptors");
         let _held = hold(ports(&attack.server)[port]);
