@@ -15,7 +15,7 @@ use crate::system::deployments::machine::{Machine, on_its_own};
 
 /// Programs, and what runs instead. The charts and manifests are tested with the real programs by
 /// `tests/helm`, `deploy/image/check.py` and the modules beside this one.
-const STANDINS: [(&str, &str); 5] = [
+const STANDINS: [(&str, &str); 7] = [
     // It was built before.
     (
         "cargo",
@@ -24,6 +24,19 @@ const STANDINS: [(&str, &str); 5] = [
 "install --locked --path . --profile quick-release") ln -s "$BUILT" "$STANDINS/tollgate" ;;
 *) echo "cargo $*: not expected" >&2; exit 1 ;;
 esac"#,
+    ),
+    // The message is a request. Calls are tested with clients of their own.
+    (
+        "grpcurl",
+        r#"test "$1 $2 $4" = "-plaintext -d 127.0.0.1:8081"
+test "$5" = envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit
+exec curl -sf -d "$3" 127.0.0.1:8080/json"#,
+    ),
+    (
+        "ghz",
+        r#"test "$1 $2 $4 $6 $8" = "--insecure -n --call -d 127.0.0.1:8081"
+test "$5" = envoy.service.ratelimit.v3.RateLimitService.ShouldRateLimit
+exec curl -sf -d "$7" 127.0.0.1:8080/json"#,
     ),
     // Targets and variables exist.
     ("make", r#"exec "$MAKE" --dry-run "$@""#),
@@ -58,7 +71,7 @@ fn every_command_of_readme_works() {
         let path = with_standins(machine);
         let page = fs::read_to_string(root().join("README.md")).expect("it is there");
         let blocks = blocks(&page, "sh");
-        assert!(blocks.len() >= 9, "{} blocks", blocks.len());
+        assert!(blocks.len() >= 8, "{} blocks", blocks.len());
 
         let mut started = None;
         for block in &blocks {
