@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use crate::support::html;
 use crate::support::http::{self, Reply};
 use crate::support::redis::RedisProcess;
 use crate::support::{TestServer, eventually};
@@ -22,13 +23,7 @@ fn view(server: &TestServer, path: &str) -> Reply {
 
 /// The content of a view, with one space for each run of white space.
 fn text(server: &TestServer, path: &str) -> String {
-    let body = view(server, path).body;
-    let mut text = String::new();
-    for part in body.split('<') {
-        text += part.split_once('>').map_or(part, |(_, behind)| behind);
-        text.push(' ');
-    }
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    html::text(&view(server, path).body)
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::support::TestServer;
+use crate::support::html::text;
 use crate::support::http;
 
 /// A rule of each kind. The largest windows, so that a change of one loses nothing.
@@ -34,16 +35,6 @@ const CALLS: [(&[(&str, &str)], usize); 9] = [
 ];
 /// Of `path=/api/orders`, `user` and `plan`, whose only quota is used up.
 const OVER_LIMIT: usize = 2 + 4 + 3;
-
-/// The text between the tags of a part of a page, with one space for each run of white space.
-fn text(part: &str) -> String {
-    let mut text = String::new();
-    for piece in part.split('<') {
-        text += piece.split_once('>').map_or(piece, |(_, behind)| behind);
-        text.push(' ');
-    }
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
 
 /// The content of each element with this name, without its opening tag.
 fn elements<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
@@ -101,6 +92,12 @@ fn number(text: &str) -> u64 {
     digits.parse().unwrap_or_else(|_| panic!("a number, not {text}"))
 }
 
+/// A share as the console shows it.
+fn share(part: u64, whole: u64) -> String {
+    let tenths = part * 1_000 / whole;
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
 async fn server() -> TestServer {
     let server = TestServer::with_rules(RULES).start();
     let mut client = server.client().await;
@@ -129,8 +126,6 @@ async fn overview_has_what_callers_got() {
     let [ok, over] = ["OK", "OVER_LIMIT"]
         .map(|code| metric(&metrics, "tollgate_responses_total", &format!("code=\"{code}\"")));
     assert_eq!([ok + over, over], [calls() as u64, OVER_LIMIT as u64]);
-    let tenths = over * 1_000 / (ok + over);
-    let share = format!("{}.{} %", tenths / 10, tenths % 10);
     let admitted = ["shadow", "degrade"].map(|by| {
         let labels = format!("by=\"{by}\"");
         metric(&metrics, "tollgate_responses_admitted_total", &labels)
@@ -138,7 +133,7 @@ async fn overview_has_what_callers_got() {
     assert_eq!(admitted, [4, 3]);
     let tags = format!("admitted over a limit: shadow {} degrade {}", admitted[0], admitted[1]);
     let note = format!("{over} of {} calls; this replica, last minute; {tags}", ok + over);
-    assert_eq!(figure("Over limit"), [share, note]);
+    assert_eq!(figure("Over limit"), [share(over, ok + over), note]);
     let mut seen = 0;
     // The names of metrics are in the tooltips.
     for part in page.split("<dt title=\"").skip(1) {
@@ -188,9 +183,7 @@ async fn lists_of_the_overview_are_those_of_metrics() {
             metric(&metrics, "tollgate_rule_admitted_hits_total", &format!("key1=\"{key}\""));
         let (all, over) = (hits("total_hits", key), hits("over_limit", key) - admitted);
         let tag = if admitted > 0 { format!("{tag} {admitted} ") } else { String::new() };
-        let tenths = over * 1_000 / all;
-        let share = format!("{}.{} %", tenths / 10, tenths % 10);
-        [path.to_owned(), format!("{tag}{over}"), all.to_string(), share].to_vec()
+        [path.to_owned(), format!("{tag}{over}"), all.to_string(), share(over, all)].to_vec()
     };
     let mut expected = [
         ["shop", "usr", "no rule for key usr, nearest is user", &*unmatched("shop").to_string()]

@@ -39,6 +39,7 @@ pub(crate) mod faketime;
 pub(crate) mod fault;
 pub(crate) mod fault_log;
 pub(crate) mod folder;
+pub(crate) mod html;
 pub(crate) mod http;
 pub(crate) mod idle_proxy;
 pub(crate) mod in_process;
