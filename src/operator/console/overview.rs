@@ -245,18 +245,17 @@ fn list(most: &[Limiting]) -> Markup {
     if most.is_empty() {
         return html! { p.empty { "No hit was over limit." } };
     }
-    html! {
-        (table(&["Rule"], &["Over limit", "Hits", "Share"], &html! {
-            @for Limiting { domain, path, counts, by } in most {
-                tr {
-                    th scope="row" { a href=(href_of(domain, path)) { (path) } }
-                    (over_limit(counts.over_limit, counts.admitted, by))
-                    td.number { (number(counts.all)) }
-                    td.number { (percent(counts.over_limit, counts.all)) }
-                }
+    let rows = html! {
+        @for Limiting { domain, path, counts, by } in most {
+            tr {
+                th scope="row" { a href=(href_of(domain, path)) { (path) } }
+                (over_limit(counts.over_limit, counts.admitted, by))
+                td.number { (number(counts.all)) }
+                td.number { (percent(counts.over_limit, counts.all)) }
             }
-        }))
-    }
+        }
+    };
+    table(&["Rule"], &["Over limit", "Hits", "Share"], &rows)
 }
 
 fn totals(parts: &Parts, snapshot: &Snapshot) -> Markup {

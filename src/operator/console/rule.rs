@@ -10,7 +10,7 @@ use crate::operator::admin::query_string::Pairs;
 use crate::operator::console::parts::Parts;
 use crate::operator::console::rules::{admitted_by, algorithm, amount, chart_of};
 use crate::operator::console::top_keys;
-use crate::operator::console::widgets::{ADMITTED, MINUTE, TimeAxis, bar, chart, number};
+use crate::operator::console::widgets::{MINUTE, TimeAxis, admitted_tag, bar, chart, number};
 use crate::rules::explain::explain;
 use crate::rules::tree::Node;
 use crate::rules::{Descriptor, Entry, OnLimit, OnStoreError, Query, Rule, RuleSet};
@@ -27,7 +27,7 @@ pub(crate) async fn content(
     let usages = parts.usages().await;
     let nodes = find(&rules, &domain, &path)?;
     let rule = nodes.last()?.rule.as_deref()?;
-    let [hits, over, admitted] = rule.stats.hits().map(number);
+    let [hits, over, admitted] = rule.stats.hits();
     let by = admitted_by(rule).name();
     let now = parts.clock.now();
     let axis = TimeAxis { last: now, bar: MINUTE };
@@ -44,8 +44,8 @@ pub(crate) async fn content(
             @if let Some(usage) = usages.get(&rule.path) {
                 div.tile { dt { "Utilization" } dd { (bar(usage.used, usage.capacity)) } }
             }
-            div.tile { dt { "Hits" } dd { (hits) } dd.note { (this_replica) ", " (since) } }
-            div.tile { dt { "Over limit" } dd { (over) @if rule.stats.hits()[2] > 0 { span.tag title=(ADMITTED) { (by) " " (admitted) } } } dd.note { (this_replica) ", " (since) } }
+            div.tile { dt { "Hits" } dd { (number(hits)) } dd.note { (this_replica) ", " (since) } }
+            div.tile { dt { "Over limit" } dd { (number(over)) @if admitted > 0 { (admitted_tag(admitted, by)) } } dd.note { (this_replica) ", " (since) } }
             @if let Some(leased) = &rule.lease {
                 div.tile { dt { "Leased" } dd { (number(leased.hits.held())) } dd.note { "unused, of " (number(leased.hits.get(LeaseEvent::Taken))) " taken by " (this_replica) ", " (since) } }
             }

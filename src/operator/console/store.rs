@@ -77,14 +77,11 @@ fn hour(minutes: &[Minute]) -> Markup {
     let late = minutes.iter().filter_map(|minute| minute.latency);
     let most = late.map(|[_, late]| late).reduce(f64::max);
     let at_most = most.map_or("no calls".to_owned(), |most| format!("at most {}", seconds(most)));
-    let (latency_scale, undecided_scale) = (
-        most.map_or_else(Default::default, |most| {
-            [seconds(most), seconds(most / 2.0), "0".to_owned()]
-        }),
-        scale(minutes.iter().map(|minute| minute.undecided.iter().sum()).max().unwrap_or(0)),
-    );
-    let total: u64 = minutes.iter().flat_map(|minute| minute.undecided).sum();
-    let total = number(total);
+    let latency_scale = most
+        .map_or_else(Default::default, |most| [seconds(most), seconds(most / 2.0), "0".to_owned()]);
+    let of_minutes = minutes.iter().map(|minute| minute.undecided.iter().sum());
+    let undecided_scale = scale(of_minutes.max().unwrap_or(0));
+    let total = number(minutes.iter().flat_map(|minute| minute.undecided).sum());
     let latency_label =
         format!("Latency of calls, 99 % and half: {at_most}; amber above {}", seconds(SLOW));
     let undecided_label =

@@ -185,10 +185,15 @@ pub(crate) fn chart(chart: &[Bar], axis: TimeAxis, unit: &str) -> Markup {
 pub(crate) fn over_limit(over: u64, admitted: u64, by: &str) -> Markup {
     html! {
         td.number.over[over > 0] {
-            @if admitted > 0 { span.tag title=(ADMITTED) { (by) " " (number(admitted)) } " " }
+            @if admitted > 0 { (admitted_tag(admitted, by)) " " }
             (number(over))
         }
     }
+}
+
+/// How much was admitted over a limit, by its reason.
+pub(crate) fn admitted_tag(admitted: u64, by: &str) -> Markup {
+    html! { span.tag title=(ADMITTED) { (by) " " (number(admitted)) } }
 }
 
 /// A whole number with separators, such as `4,500,000`.
