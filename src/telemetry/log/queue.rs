@@ -71,7 +71,8 @@ impl Drop for Queue {
         let guard = self.guard.take();
         let (written, all_written) = mpsc::channel::<()>();
         // With a full queue the guard prints to stdout, which may not be read either.
-        thread::spawn(move || {
+        // Without a thread the guard is dropped here.
+        let _ = thread::Builder::new().spawn(move || {
             drop(guard);
             drop(written);
         });
