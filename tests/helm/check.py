@@ -485,8 +485,7 @@ def check_settings(service):
     # Collectors, control planes and upstreams of trials do not exist here, a limit of one has no share for each of several pods, and where the
     # machine is busy, Redis is late.
     others = "xds|control plane|trial's upstream|trac|otel|otlp|less than REPLICAS|lower than the replica count"
-    late = "later than callers wait|slow Redis|too little CPU|replies too late|replies in time again|answered by on_store_error: Redis answers in up to"
-    late += r"|Redis unreachable.*no reply|Redis reachable again"
+    late = "later than callers wait|slow Redis|too little CPU|replies too late|replies in time again|answered by on_store_error: Redis answers in up to|Redis unreachable.*no reply|Redis reachable again"
     is_about_others = re.compile(f"{others}|{late}", re.IGNORECASE)
     is_loud = re.compile(r'"level":"(warn|error)|\b(WARN|ERROR)\b|^warning')
     loud = [line for line in lines if is_loud.search(line) and not is_about_others.search(line)]
