@@ -18,7 +18,7 @@ The exit status is 1 unless:
 Latency is measured and reported, not checked, since it depends on the machine: percentiles, and the answers after the deadline, by the
 client's clock and from when the request was sent.
 
-It prints the effect of each kind of fault, draws docs/images/soak.svg, and writes the figures below that picture in docs/operations.md.
+It prints the effect of each kind of fault, draws docs/images/soak.svg, and writes the figures below that picture in benches/README.md.
 """
 
 import argparse
@@ -426,7 +426,7 @@ def main():
     soak_picture.draw(args.picture, args.deployment, args.duration, DEADLINE_MS, found)
     if args.picture == picture:
         words = soak_picture.figures(args.deployment, args.duration, DEADLINE_MS, found)
-        soak_picture.write_figures(os.path.join(PACKAGE, "docs", "operations.md"), words)
+        soak_picture.write_figures(os.path.join(PACKAGE, "benches", "README.md"), words)
     print(f"\ndrawn to {args.picture}")
     if not all(held for _, _, held in verdicts):
         raise Failed("it did not hold")

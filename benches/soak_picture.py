@@ -1,6 +1,6 @@
 """Draws a soak: rate, latency, memory and file descriptors over time, and what was broken when. For a light page or a dark one.
 
-The figures of the run are a description in the picture and a block in docs/operations.md, written together, so that both are of one run.
+The figures of the run are a description in the picture and a block in benches/README.md, written together, so that both are of one run.
 """
 
 import html

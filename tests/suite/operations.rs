@@ -1,4 +1,5 @@
-//! Runs the commands of docs/redis.md and docs/operations.md, and checks the figures of the latter.
+//! Runs the commands of docs/redis.md and docs/operations.md, and checks the figures of the soak in
+//! benches/README.md.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -139,7 +140,7 @@ fn page_and_help_define_the_error_counter_alike() {
 
 #[test]
 fn figures_of_the_soak_match_its_picture() {
-    let page = page();
+    let page = read("benches/README.md");
     let picture = read("docs/images/soak.svg");
     let between = |text: &str, begin: &str, end: &str| {
         let (_, rest) = text.split_once(begin).unwrap_or_else(|| panic!("there is no {begin}"));
