@@ -8,7 +8,7 @@
 //! unchanged.
 
 use percent_encoding::percent_encode_byte;
-use sha2::{Digest as _, Sha256};
+use ring::digest::{SHA256, digest};
 
 use crate::base::named_enum::named_enum;
 use crate::limits::check::{KEY_BYTES_MAX, Key};
@@ -233,7 +233,7 @@ fn push_encoded(key: &mut Key, bytes: &[u8]) {
 /// `#` and 128 bits of SHA-256.
 fn hashed(bytes: &[u8]) -> String {
     let mut text = "#".to_owned();
-    for byte in Sha256::digest(bytes).iter().take(HASH_BYTES) {
+    for byte in digest(&SHA256, bytes).as_ref().iter().take(HASH_BYTES) {
         text += &format!("{byte:02X}");
     }
     text

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 
-use sha2::{Digest as _, Sha256};
+use ring::digest::{SHA256, digest};
 
 use crate::support::redis::RedisProcess;
 use crate::support::{TestServer, eventually, http, look_until, sample};
@@ -66,8 +66,8 @@ fn hash(server: &TestServer, path: &str) -> String {
     let page = http::get(server.admin, path);
     assert_eq!(page.status, 200, "{path}: {}", page.body);
     let lines: Vec<String> = structure(&page.body).into_iter().collect();
-    let digest = Sha256::digest(lines.join("\n"));
-    digest.iter().take(8).fold(String::new(), |mut text, byte| {
+    let digest = digest(&SHA256, lines.join("\n").as_bytes());
+    digest.as_ref().iter().take(8).fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").expect("texts can be written");
         text
     })

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use sha2::{Digest as _, Sha256};
+use ring::digest::{SHA256, digest};
 
 use crate::base::time::Time;
 use crate::limits::algorithm::charge::Charge;
@@ -31,9 +31,8 @@ type Name = u128;
 const HOLDER_BYTES: usize = 2 * (size_of::<(Name, Time)>() + size_of::<(Time, Name)>());
 
 /// The first half of the SHA-256 of a name.
-fn digest(name: &[u8]) -> Name {
-    let digest = Sha256::digest(name);
-    u128::from_be_bytes(*digest.first_chunk().expect("it has 32 bytes"))
+fn hashed(name: &[u8]) -> Name {
+    u128::from_be_bytes(*digest(&SHA256, name).as_ref().first_chunk().expect("it has 32 bytes"))
 }
 
 impl Decide for Concurrency {
@@ -85,8 +84,8 @@ impl Decide for Concurrency {
     fn apply(&mut self, limit: &Limit, now: Time, call: Call<'_>, _: Charge) {
         match call.hits {
             Hits::Peek => {}
-            Hits::Add(_) => self.insert(digest(call.holder), now.plus(limit.period)),
-            Hits::Refund(_) => self.remove(digest(call.holder)),
+            Hits::Add(_) => self.insert(hashed(call.holder), now.plus(limit.period)),
+            Hits::Refund(_) => self.remove(hashed(call.holder)),
         }
     }
 
@@ -119,7 +118,7 @@ impl Concurrency {
     }
 
     fn holds(&self, holder: &[u8]) -> bool {
-        self.leases.contains_key(&digest(holder))
+        self.leases.contains_key(&hashed(holder))
     }
 
     fn insert(&mut self, name: Name, until: Time) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sha2::{Digest as _, Sha256};
+use ring::digest::{Context, SHA256};
 
 use crate::base::shutdown::Lifecycle;
 use crate::limits::{Consistency, Windows};
@@ -216,15 +216,15 @@ impl RulePublisher {
 pub(crate) fn hash_of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) -> u64 {
     let mut texts: Vec<_> = texts.into_iter().collect();
     texts.sort_unstable();
-    let mut hasher = Sha256::new();
+    let mut hasher = Context::new(&SHA256);
     for part in texts.into_iter().flat_map(|(name, text)| [name.as_bytes(), text]) {
         // With lengths, different lists of texts are never the same bytes.
-        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(&(part.len() as u64).to_be_bytes());
         hasher.update(part);
     }
     // As many bits as a double holds exactly, which is what Prometheus stores.
-    let hash = hasher.finalize();
-    u64::from_be_bytes(*hash.first_chunk().expect("it has 32 bytes")) >> 11
+    let hash = hasher.finish();
+    u64::from_be_bytes(*hash.as_ref().first_chunk().expect("it has 32 bytes")) >> 11
 }
 
 #[cfg(test)]

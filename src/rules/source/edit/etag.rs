@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sha2::{Digest as _, Sha256};
+use ring::digest::{SHA256, digest};
 
 /// A strong ETag: equal for equal bytes. Written with its quotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,8 +10,8 @@ pub(crate) struct ETag(String);
 
 impl ETag {
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        let hash = Sha256::digest(bytes);
-        let digits: Vec<String> = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = digest(&SHA256, bytes);
+        let digits: Vec<String> = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         Self(format!("\"{}\"", digits.concat()))
     }
 
