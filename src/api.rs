@@ -150,7 +150,9 @@ impl Api {
                 self.clone().serve(grpc_incoming, http_incoming),
             )?);
         }
-        let warning = listeners.remote_warning.take();
+        // That of counters in memory: Redis is not used yet. On one machine the banner says enough.
+        let problem = self.lifecycle.state().store_problem;
+        let warning = problem.map(|problem| format!("memory store: {problem}"));
         let acceptor = Acceptor::new(queues, self.bounds.grpc, warning, metrics);
         threads.push(Thread::spawn("accept", async move {
             stopping.run_until_cancelled(acceptor.run(listeners)).await;

@@ -131,27 +131,25 @@ pub fn run() -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return report(&error, &arguments),
     };
-    let done = match cli.command {
-        None => serve::run(cli.serve, &environment, &subcommands(), ignored.as_deref()),
-        Some(Command::Serve(args)) => {
-            serve::run(*args, &environment, &subcommands(), ignored.as_deref())
-        }
-        Some(Command::Config(args)) => config::run(*args, &environment),
-        Some(Command::Healthcheck(service)) => healthcheck::run(&service),
-        Some(Command::Trial(args)) => trial::run(&args, &environment),
-        Some(Command::Check(args)) => check::run(&args, &environment),
-        Some(Command::Counter(args)) => counter::run(&args, &environment),
-        Some(Command::Diff(args)) => diff::run(&args, &environment),
-        Some(Command::Explain(args)) => explain::run(&args, &environment),
-        Some(Command::Simulate(args)) => simulate::run(&args, &environment),
-        Some(Command::Replay(args)) => replay::run(&args, &environment),
-        Some(Command::Completions(args)) => Ok(shell::complete(&args, Cli::command())),
-        Some(Command::Man(args)) => shell::man(&args, Cli::command()),
-        Some(Command::Test(args)) => cases::run(&args, &environment),
-        Some(Command::Top(args)) => top::run(&args, &environment),
-        Some(Command::Usage(args)) => usage::run(&args),
-        Some(Command::Version(args)) => Ok(version::run(&args)),
-        Some(Command::Schema(args)) => Ok(schema::run(&args)),
+    let command = cli.command.unwrap_or_else(|| Command::Serve(Box::new(cli.serve)));
+    let done = match command {
+        Command::Serve(args) => serve::run(*args, &environment, &subcommands(), ignored.as_deref()),
+        Command::Config(args) => config::run(*args, &environment),
+        Command::Healthcheck(service) => healthcheck::run(&service),
+        Command::Trial(args) => trial::run(&args, &environment),
+        Command::Check(args) => check::run(&args, &environment),
+        Command::Counter(args) => counter::run(&args, &environment),
+        Command::Diff(args) => diff::run(&args, &environment),
+        Command::Explain(args) => explain::run(&args, &environment),
+        Command::Simulate(args) => simulate::run(&args, &environment),
+        Command::Replay(args) => replay::run(&args, &environment),
+        Command::Completions(args) => Ok(shell::complete(&args, Cli::command())),
+        Command::Man(args) => shell::man(&args, Cli::command()),
+        Command::Test(args) => cases::run(&args, &environment),
+        Command::Top(args) => top::run(&args, &environment),
+        Command::Usage(args) => usage::run(&args),
+        Command::Version(args) => Ok(version::run(&args)),
+        Command::Schema(args) => Ok(schema::run(&args)),
     };
     let failure = match done {
         Ok(code) => return code,

@@ -31,8 +31,6 @@ pub(crate) struct Listeners {
     http: TcpListener,
     /// The file of the Unix socket, if there is one. It is removed when it is dropped.
     pub(crate) socket_file: Option<SocketFile>,
-    /// A warning for when the first client of another machine connects.
-    pub(crate) remote_warning: Option<String>,
     errors: AcceptErrors,
 }
 
@@ -65,6 +63,7 @@ enum Protocol {
 pub(crate) struct Acceptor {
     workers: Vec<Worker>,
     grpc_connections_max: usize,
+    /// For when the first client of another machine connects.
     remote_warning: Mutex<Option<String>>,
     open: Gauge,
     accepted: Counter,
@@ -92,7 +91,6 @@ impl Listeners {
             grpc,
             http: bind::tcp((&settings.host, settings.port), "HOST and PORT")?,
             socket_file,
-            remote_warning: None,
             errors,
         })
     }

@@ -109,13 +109,9 @@ impl Ports {
         let bounds = ConnectionBounds::of_process(settings.api.workers())?;
         let errors = AcceptErrors::new(&core.metrics);
         let prometheus = settings.telemetry.prometheus_addr();
-        let mut listeners = Listeners::bind(&settings.api, errors.clone())?;
-        // That of counters in memory: Redis is not used yet. On one machine the banner says enough.
-        let problem = core.lifecycle.state().store_problem;
-        listeners.remote_warning = problem.map(|problem| format!("memory store: {problem}"));
         Ok(Self {
             bounds,
-            listeners,
+            listeners: Listeners::bind(&settings.api, errors.clone())?,
             admin: bind::tcp(settings.admin.address(), "DEBUG_HOST and DEBUG_PORT")?,
             prometheus: prometheus.map(bind_prometheus).transpose()?,
             errors,

@@ -8,7 +8,8 @@ use clap::ValueEnum;
 use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::github::annotation;
-use crate::cli::output::{CliError, counted, json, print};
+use crate::cli::input;
+use crate::cli::output::{CliError, json, print};
 use crate::report::{CaseReport, Severity};
 use crate::rules::config::Source;
 use crate::rules::source::files::read_cases;
@@ -95,12 +96,7 @@ fn cases(args: &Args, rules: &Path) -> Result<Vec<CaseFile>, CliError> {
                 print(&annotation(Severity::Error, &problem.report(), None));
             }
         }
-        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        CliError::Config(format!(
-            "{} in test cases\n\n{}",
-            counted(problems.len(), "problem"),
-            problems.join("\n\n")
-        ))
+        input::rejected("test cases", problems)
     })?;
     if let Some(filter) = &args.filter {
         for file in &mut files {

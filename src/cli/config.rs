@@ -7,7 +7,7 @@ use clap::{Arg, Args as _, Command};
 use crate::app::settings::Settings;
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
-use crate::cli::output::{CliError, Format, json, print};
+use crate::cli::output::{CliError, Format, print_report};
 use crate::cli::serve;
 use crate::cli::table::table;
 use crate::report::effective::{EffectiveSetting, EffectiveSettings, SettingSource};
@@ -43,10 +43,7 @@ pub(crate) fn run(args: Args, environment: &Environment) -> Result<ExitCode, Cli
         settings: settings.filter_map(|one| effective(one, environment)).collect(),
         warnings,
     };
-    print(&match args.format {
-        Format::Text => text(&report),
-        Format::Json => json(&report),
-    });
+    print_report(args.format, &report, text);
     invalid.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 

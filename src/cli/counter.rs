@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::base::environment::Environment;
-use crate::base::text::{Escaped, Text};
+use crate::base::text::Escaped;
 use crate::cli::fetch::{self, Response, Service, encoded};
 use crate::cli::output::{CliError, Format, print, print_error};
 use crate::cli::table::table;
@@ -107,7 +107,8 @@ fn get(target: &Target) -> Result<ExitCode, CliError> {
     let limit = limit.map_or_else(String::new, |limit| format!("&limit={limit}"));
     let domain = encoded(&target.domain);
     let page = format!("/api/v1/counters?domain={domain}{entries}{limit}");
-    target.print(&fetch::send(&target.service.url, &page, None, &[])?, counter_text)
+    let response = fetch::send(&target.service.url, &page, None, &[])?;
+    print_answer(target.format, &response, counter_text)
 }
 
 /// The entries of a descriptor in a query string.
@@ -125,9 +126,7 @@ impl Target {
     fn descriptor(&self) -> Result<Entries, CliError> {
         let query = self.query()?;
         let entries = query.descriptors.iter().flat_map(|one| &one.entries);
-        let shown = |part| Text(part).shown().into_owned();
-        let entries = entries.map(|entry| [shown(entry.key), shown(entry.value)]);
-        Ok(entries.collect())
+        Ok(entries.map(|entry| entry.shown()).collect())
     }
 
     fn act(
@@ -140,25 +139,28 @@ impl Target {
         let body = json(body).into_bytes();
         let page = format!("/api/v1/counters/{action}");
         let response = fetch::send(&self.service.url, &page, Some(body), &[token])?;
-        self.print(&response, change_text)
+        print_answer(self.format, &response, change_text)
     }
+}
 
-    fn print<T: DeserializeOwned>(
-        &self,
-        response: &Response,
-        text: impl Fn(&T) -> String,
-    ) -> Result<ExitCode, CliError> {
-        let answer = match read(response)? {
-            Ok(answer) => answer,
-            Err(code) => return Ok(code),
-        };
-        if self.format == Format::Json {
-            print(&format!("{}\n", response.body.trim_end()));
-        } else {
-            print(&text(&answer));
-        }
-        Ok(ExitCode::SUCCESS)
-    }
+/// Prints the answer of `/api/v1` about a descriptor: as it is, or by `text` for people.
+///
+/// # Errors
+/// Those of [`read`].
+pub(crate) fn print_answer<T: DeserializeOwned>(
+    format: Format,
+    response: &Response,
+    text: impl Fn(&T) -> String,
+) -> Result<ExitCode, CliError> {
+    let answer = match read(response)? {
+        Ok(answer) => answer,
+        Err(code) => return Ok(code),
+    };
+    print(&match format {
+        Format::Text => text(&answer),
+        Format::Json => format!("{}\n", response.body.trim_end()),
+    });
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The answer. If no rule counts the descriptor, prints the walk through the rules and returns the

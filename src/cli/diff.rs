@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::base::environment::Environment;
 use crate::cli::diff::report::Report;
-use crate::cli::output::{CliError, Format, json, print};
+use crate::cli::output::{CliError, Format, print_report};
 use crate::limiter;
 use crate::report::change::diff;
 use crate::rules::source::settings::Reading;
@@ -47,10 +47,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     let rules = |name| side::rules(name, &args.reading, environment);
     let differences = diff(&rules(&args.old)?, &rules(&args.new)?, args.limiter.on_store_error);
     let report = Report { differences };
-    print(&match args.format {
-        Format::Text => text::write(&report),
-        Format::Json => json(&report),
-    });
+    print_report(args.format, &report, text::write);
     Ok(if args.exit_code && !report.differences.is_empty() {
         DIFFERENT.into()
     } else {

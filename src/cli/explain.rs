@@ -119,12 +119,12 @@ fn run_query(
 
 /// The walk through the rules in force on a service, and the counters.
 fn explain_live(url: &str, body: Vec<u8>) -> Result<ExitCode, CliError> {
-    let response = fetch::post(url, "/api/v1/counters", body.clone())?;
+    let response = fetch::send(url, "/api/v1/counters", Some(body.clone()), &[])?;
     let counters = match counter::read(&response)? {
         Ok(CounterList { counters }) => counters,
         Err(code) => return Ok(code),
     };
-    let fetch::Response { status, body: text } = fetch::post(url, "/explain", body)?;
+    let fetch::Response { status, body: text } = fetch::send(url, "/explain", Some(body), &[])?;
     if status != StatusCode::OK {
         return Err(anyhow!("{status}: {}", text.trim()).into());
     }

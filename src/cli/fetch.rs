@@ -94,14 +94,6 @@ pub(crate) fn get_json<T: DeserializeOwned>(
     serde_json::from_str(&get(url, page, headers)?).context("read the page of the service")
 }
 
-/// Posts a body to `page`, such as `/json`, of the service at `url`.
-///
-/// # Errors
-/// The URL is invalid, or the service is unreachable.
-pub(crate) fn post(url: &str, page: &str, body: Vec<u8>) -> anyhow::Result<Response> {
-    send(url, page, Some(body), &[])
-}
-
 /// The header with ADMIN_TOKEN.
 ///
 /// # Errors
@@ -136,24 +128,18 @@ pub(crate) fn send(
     headers: &[Header],
 ) -> anyhow::Result<Response> {
     let verb = if body.is_some() { "post to" } else { "get" };
-    run(url, page, body, headers).with_context(|| format!("{verb} {url}"))
-}
-
-fn run(
-    url: &str,
-    page: &str,
-    body: Option<Vec<u8>>,
-    headers: &[Header],
-) -> anyhow::Result<Response> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start a runtime")?;
-    let sent =
-        runtime.block_on(async { timeout(TIMEOUT, exchange(url, page, body, headers)).await });
-    // Dropping it would wait for `getaddrinfo`.
-    runtime.shutdown_background();
-    sent.unwrap_or_else(|_| bail!("no response in {} s", TIMEOUT.as_secs()))
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("start a runtime")?;
+        let sent =
+            runtime.block_on(async { timeout(TIMEOUT, exchange(url, page, body, headers)).await });
+        // Dropping it would wait for `getaddrinfo`.
+        runtime.shutdown_background();
+        sent.unwrap_or_else(|_| bail!("no response in {} s", TIMEOUT.as_secs()))
+    };
+    run().with_context(|| format!("{verb} {url}"))
 }
 
 fn service_url(text: &str) -> Result<String, String> {

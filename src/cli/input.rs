@@ -143,7 +143,7 @@ pub(crate) fn load(
     }
 }
 
-/// Every problem of rules that are invalid.
+/// Every problem of rules or test cases that are invalid.
 pub(crate) fn rejected(name: &str, problems: Vec<Finding>) -> CliError {
     let problems: Vec<String> = in_file_order(problems).iter().map(ToString::to_string).collect();
     CliError::Config(format!(

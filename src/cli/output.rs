@@ -48,6 +48,14 @@ pub(crate) fn print(text: &str) {
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
+/// Prints a report, by `text` for people.
+pub(crate) fn print_report<R: Serialize>(format: Format, report: &R, text: impl Fn(&R) -> String) {
+    print(&match format {
+        Format::Text => text(report),
+        Format::Json => json(report),
+    });
+}
+
 /// A report for programs.
 pub(crate) fn json(report: &impl Serialize) -> String {
     serde_json::to_string_pretty(report).expect("the keys of its maps are texts") + "\n"

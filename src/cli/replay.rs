@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use crate::base::environment::Environment;
 use crate::base::time::Time;
 use crate::cli::deciding::Deciding;
-use crate::cli::output::{CliError, Format, json, print};
+use crate::cli::output::{CliError, Format, print_report};
 use crate::cli::recorded;
 use crate::cli::replay::variant::Sources;
 use crate::report::Replay;
@@ -56,10 +56,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
         Sources { rules: args.rules.as_ref(), compare: &args.compare, algorithms: &args.algorithm };
     let variants = variant::load(&sources, &args.deciding, environment)?;
     let report = replay(args, variants)?;
-    print(&match args.format {
-        Format::Text => text::write(&report),
-        Format::Json => json(&report),
-    });
+    print_report(args.format, &report, text::write);
     Ok(ExitCode::SUCCESS)
 }
 

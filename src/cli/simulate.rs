@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use crate::base::environment::Environment;
 use crate::base::time::Span;
 use crate::cli::input;
-use crate::cli::output::{CliError, Format, json, print};
+use crate::cli::output::{CliError, Format, print_report};
 use crate::cli::words::{self, Words};
 use crate::limits::{Algorithm, Terms, Unit};
 use crate::report::Simulation;
@@ -70,10 +70,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     let scenes = args.traffic.iter().map(|&pattern| args.extent.scene(&compared, pattern, hold));
     let scenes = scenes.collect::<Result<_, _>>().map_err(CliError::Usage)?;
     let simulation = Simulation { title: compared.title, notes: compared.notes, scenes };
-    print(&match args.format {
-        Format::Text => text::write(&simulation),
-        Format::Json => json(&simulation),
-    });
+    print_report(args.format, &simulation, text::write);
     Ok(ExitCode::SUCCESS)
 }
 

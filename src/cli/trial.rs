@@ -82,8 +82,6 @@ fn report(results: &TrialView) -> String {
 }
 
 fn row(rule: &TrialRule) -> Vec<String> {
-    let classes = rule.classes.iter().filter(|(_, count)| **count > 0);
-    let classes = classes.map(|(class, count)| format!("{} {count}", Escaped(class)));
     vec![
         Escaped(&rule.domain).to_string(),
         Escaped(&rule.rule).to_string(),
@@ -91,7 +89,7 @@ fn row(rule: &TrialRule) -> Vec<String> {
         agreement(rule.agreed, rule.requests),
         rule.over_here.to_string(),
         rule.over_there.to_string(),
-        classes.collect::<Vec<_>>().join(", "),
+        rule.classes_by(|class| Escaped(class).to_string()),
     ]
 }
 

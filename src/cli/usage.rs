@@ -6,7 +6,7 @@ use crate::base::removed::replacement;
 use crate::base::text::Escaped;
 use crate::cli::counter;
 use crate::cli::fetch::{self, Service, encoded};
-use crate::cli::output::{CliError, Format, print};
+use crate::cli::output::{CliError, Format};
 use crate::cli::table::table;
 use crate::report::usage::Usage;
 use crate::rules::Entry;
@@ -57,15 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let entries = counter::entry_parameters(&entries);
     let page = format!("/api/v1/usage?domain={}{entries}", encoded(&args.domain));
     let response = fetch::send(&args.service.url, &page, None, &[])?;
-    let usage: Usage = match counter::read(&response)? {
-        Ok(usage) => usage,
-        Err(code) => return Ok(code),
-    };
-    match args.format {
-        Format::Json => print(&format!("{}\n", response.body.trim_end())),
-        Format::Text => print(&text(&usage)),
-    }
-    Ok(ExitCode::SUCCESS)
+    counter::print_answer(args.format, &response, text)
 }
 
 fn text(usage: &Usage) -> String {

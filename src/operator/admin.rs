@@ -5,17 +5,17 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRef, Query as QueryString, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, any, get};
-use axum::{Extension, Router};
 use futures_util::future::join_all;
 use http::{StatusCode, Uri, header};
 
 use crate::base::http::accept::{self, AcceptErrors};
 use crate::base::http::budget::{Bounds, HttpMetrics};
-use crate::base::http::response_budget::{self, Counted, ResponseBudget};
+use crate::base::http::response_budget::{self, ResponseBudget};
 use crate::base::http::{self as server, health};
 use crate::base::net::client::ADMIN_PORT;
 use crate::base::removed::replacement;
@@ -276,10 +276,7 @@ async fn metrics_page(State(admin): State<Admin>) -> Response {
 /// A page, which is counted already, or why there is none.
 fn respond(content_type: &'static str, page: Result<Bytes, StatusCode>) -> Response {
     match page {
-        Ok(page) => {
-            let content_type = [(header::CONTENT_TYPE, content_type)];
-            (content_type, Extension(Counted), page).into_response()
-        }
+        Ok(page) => page::shown(content_type, page),
         Err(StatusCode::SERVICE_UNAVAILABLE) => full(),
         Err(status) => status.into_response(),
     }

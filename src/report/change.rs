@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::base::named_enum::named_enum;
 use crate::report::dump::path;
 use crate::report::rule::{RuleView, Source};
 use crate::rules::tree::{Domain, Node};
@@ -30,13 +31,16 @@ pub(crate) struct RuleChange {
     pub(crate) counter_restarts: bool,
 }
 
-/// In which of the sets a rule is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ChangeKind {
-    Added,
-    Removed,
-    Changed,
+named_enum! {
+    /// In which of the sets a rule is.
+    pub enum ChangeKind {
+        /// In the new one.
+        Added = "added",
+        /// In the old one.
+        Removed = "removed",
+        /// In both.
+        Changed = "changed",
+    }
 }
 
 /// A rule in one set.
@@ -119,17 +123,6 @@ fn change(
         after: after.map(side),
         counter_restarts,
     })
-}
-
-impl ChangeKind {
-    /// The name in JSON.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Removed => "removed",
-            Self::Changed => "changed",
-        }
-    }
 }
 
 impl RuleChange {

@@ -93,6 +93,15 @@ pub(crate) struct StatedLimit {
     pub(crate) unit: Option<Unit>,
 }
 
+impl TrialRule {
+    /// The classes of disagreements that occurred, each by this name and its number.
+    pub(crate) fn classes_by(&self, name: impl Fn(&str) -> String) -> String {
+        let classes = self.classes.iter().filter(|(_, count)| **count > 0);
+        let classes = classes.map(|(class, count)| format!("{} {count}", name(class)));
+        classes.collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl DecidedSide {
     /// This side without the message of an error, which may quote the request.
     pub(crate) fn without_message(self) -> Self {

@@ -11,7 +11,7 @@ use crate::limits::Algorithm;
 pub(crate) type Entries = Vec<[String; 2]>;
 
 /// The counter of a descriptor. Where no rule counts the descriptor, its fields are null.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct CounterView {
     pub(crate) domain: String,
     /// The path of the rule

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::named_enum::named_enum;
 
 /// An error or a warning about rules.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Finding {
     /// Its path below the folder of rules, or the path of the overlay
     pub(crate) file: Option<String>,
@@ -56,14 +56,7 @@ named_enum! {
 impl Finding {
     /// An error of rules that could not be read.
     pub(crate) fn unread(message: impl Into<String>) -> Self {
-        Self {
-            file: None,
-            line: None,
-            column: None,
-            message: message.into(),
-            place: None,
-            hint: None,
-        }
+        Self { message: message.into(), ..Self::default() }
     }
 }
 

@@ -105,6 +105,11 @@ impl<'q> Entry<'q> {
         }
         Ok(Self { key: &entry[..end], value: entry.get(end + 1..).unwrap_or_default() })
     }
+
+    /// Key and value as operators read them.
+    pub(crate) fn shown(self) -> [String; 2] {
+        [self.key, self.value].map(|part| Text(part).shown().into_owned())
+    }
 }
 
 /// `key=value`
@@ -137,6 +142,12 @@ impl<'q> Descriptor<'q> {
 }
 
 impl<'q> Query<'q> {
+    /// A request with one descriptor.
+    pub(crate) fn of(domain: &'q (impl AsRef<[u8]> + ?Sized), descriptor: Descriptor<'q>) -> Self {
+        let descriptors = [descriptor].into_iter().collect();
+        Self { domain: domain.as_ref(), descriptors, ..Self::default() }
+    }
+
     /// A request with one descriptor, whose entries are written `key=value`.
     ///
     /// # Errors
@@ -150,11 +161,7 @@ impl<'q> Query<'q> {
     {
         let entries: SmallVec<[Entry<'q>; 4]> =
             entries.into_iter().map(Entry::parse).collect::<Result<_, _>>()?;
-        Ok(Self {
-            domain: domain.as_ref(),
-            descriptors: [Descriptor::new(entries)].into_iter().collect(),
-            ..Self::default()
-        })
+        Ok(Self::of(domain, Descriptor::new(entries)))
     }
 }
 

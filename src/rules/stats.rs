@@ -101,12 +101,15 @@ pub struct StatsTable {
 struct Names {
     of_rules: HashMap<Box<str>, Arc<RuleStats>>,
     of_clients: HashMap<Box<str>, Arc<RuleStats>>,
-    unknown_domains: HashMap<Box<str>, AtomicU64>,
-    /// By domains of the rules.
-    unmatched: HashMap<Box<str>, AtomicU64>,
+    unknown_domains: DomainCounts,
+    /// Of domains of the rules.
+    unmatched: DomainCounts,
     /// Bytes of the names in `of_clients` and `unknown_domains`.
     client_bytes: usize,
 }
+
+/// Descriptors by their domain.
+type DomainCounts = HashMap<Box<str>, AtomicU64>;
 
 impl StatsTable {
     /// An empty table, exposed in `metrics`.
@@ -163,8 +166,7 @@ impl StatsTable {
 
     /// Counts the descriptors of a request for an unknown domain, as envoyproxy/ratelimit does.
     pub(crate) fn domain_not_found(&self, domain: &str, descriptors: u64) {
-        if let Some(known) = self.names.read().unknown_domains.get(domain) {
-            known.fetch_add(descriptors, Relaxed);
+        if is_added(&self.names.read().unknown_domains, domain, descriptors) {
             return;
         }
         let mut names = self.names.write();
@@ -176,13 +178,11 @@ impl StatsTable {
 
     /// Counts descriptors without a rule, of a domain that the rules have.
     pub(crate) fn unmatched(&self, domain: &str, descriptors: u64) {
-        if let Some(known) = self.names.read().unmatched.get(domain) {
-            known.fetch_add(descriptors, Relaxed);
-            return;
+        if !is_added(&self.names.read().unmatched, domain, descriptors) {
+            let mut names = self.names.write();
+            let count = names.unmatched.entry(domain.into()).or_default();
+            count.fetch_add(descriptors, Relaxed);
         }
-        let mut names = self.names.write();
-        let count = names.unmatched.entry(domain.into()).or_default();
-        count.fetch_add(descriptors, Relaxed);
     }
 
     /// Whether one more client-supplied name may be kept; it is counted in any case.
@@ -260,6 +260,11 @@ impl Source for StatsTable {
             series.push(Series::counter(name, UNMATCHED_HELP, labels, count, None));
         }
     }
+}
+
+/// Adds descriptors of a domain; `false` if it has none yet.
+fn is_added(counts: &DomainCounts, domain: &str, descriptors: u64) -> bool {
+    counts.get(domain).map(|count| count.fetch_add(descriptors, Relaxed)).is_some()
 }
 
 fn lease_series(name: &str, stats: &RuleStats, event: LeaseEvent) -> Series {

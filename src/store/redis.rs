@@ -100,7 +100,7 @@ impl Redis {
     /// Whether calls to one of the servers had no reply in time, and nothing failed otherwise
     /// since.
     pub(crate) fn fails_late(&self) -> bool {
-        self.pools().any(NodePool::fails_late)
+        self.pools().any(|pool| pool.has_any(Health::fails_late))
     }
 
     /// The error of a server that rejects commands, and its cure.

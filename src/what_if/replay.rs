@@ -45,7 +45,7 @@ struct Tally {
 }
 
 /// Requests that one rule counted.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct RuleTally {
     domain: Box<str>,
     requests: u64,
@@ -151,7 +151,7 @@ impl Tally {
                 &without_rule
             }
         };
-        let new = || RuleTally::new(decision.domain().into());
+        let new = || RuleTally { domain: decision.domain().into(), ..RuleTally::default() };
         // Most rules are known, so their paths are not copied.
         if self.rules.contains_key(path) {
             return self.rules.get_mut(path).expect("it was just found");
@@ -161,18 +161,6 @@ impl Tally {
 }
 
 impl RuleTally {
-    fn new(domain: Box<str>) -> Self {
-        Self {
-            domain,
-            requests: 0,
-            over_limit: 0,
-            first: None,
-            worst: None,
-            keys: Keys::default(),
-            minute: Minute::default(),
-        }
-    }
-
     fn add(&mut self, now: Time, is_over: bool) {
         if now.since(self.minute.start) >= MINUTE {
             self.close_minute();

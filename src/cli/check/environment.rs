@@ -13,6 +13,7 @@ use clap::{Arg, Args as _, Command, FromArgMatches as _};
 
 use crate::app::settings::{Resolved, Settings};
 use crate::base::environment::Environment;
+use crate::base::named_enum::named_enum;
 use crate::base::text::Escaped;
 use crate::cli::output::{CliError, counted, print};
 use crate::cli::table::table;
@@ -31,12 +32,18 @@ struct Row {
     note: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Verdict {
-    Invalid,
-    Ignored,
-    Different,
-    Same,
+named_enum! {
+    /// What a variable means here, the worst first.
+    pub enum Verdict {
+        /// The value cannot be used.
+        Invalid = "invalid",
+        /// It has no effect.
+        Ignored = "ignored",
+        /// It means something else.
+        Different = "different",
+        /// It means the same.
+        Same = "same",
+    }
 }
 
 /// Prints what becomes of the environment: that of this process, or that of a file with a variable
@@ -62,7 +69,9 @@ pub(super) fn run(file: Option<&Path>, own: &Environment) -> Result<ExitCode, Cl
         }),
         None => {}
     }
-    rows.sort_by(|one, other| (one.verdict, &one.name).cmp(&(other.verdict, &other.name)));
+    rows.sort_by(|one, other| {
+        (one.verdict as u8, &one.name).cmp(&(other.verdict as u8, &other.name))
+    });
     let cells = rows.iter().map(|row| {
         let note = Escaped(&row.note).to_string();
         vec![row.verdict.name().to_owned(), row.name.clone(), note]
@@ -181,17 +190,6 @@ fn warn(rows: &mut Vec<Row>, warnings: &[String]) {
                 verdict: Verdict::Different,
                 note: warning.clone(),
             }),
-        }
-    }
-}
-
-impl Verdict {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Invalid => "invalid",
-            Self::Ignored => "ignored",
-            Self::Different => "different",
-            Self::Same => "same",
         }
     }
 }

@@ -13,15 +13,17 @@
 use std::future::ready;
 use std::sync::{Arc, Weak};
 
+use axum::Extension;
 use axum::body::Bytes;
+use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, WeakShared};
-use http::StatusCode;
+use http::{StatusCode, header};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
-use crate::base::http::response_budget::{Held, ResponseBudget};
+use crate::base::http::response_budget::{Counted, Held, ResponseBudget};
 use crate::telemetry::metric::Counter;
 
 /// Pages of `/metrics` in memory. They are no part of the budget of other responses, which clients
@@ -64,6 +66,11 @@ impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
         (*self.0).as_ref()
     }
+}
+
+/// The response with a page, whose bytes are counted already.
+pub(crate) fn shown(content_type: &'static str, page: Bytes) -> Response {
+    ([(header::CONTENT_TYPE, content_type)], Extension(Counted), page).into_response()
 }
 
 impl Budget {

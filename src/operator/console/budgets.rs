@@ -49,15 +49,11 @@ pub(crate) async fn content(parts: &Parts, viewer: &Viewer) -> Markup {
 
 /// Rules with such limits, each with its domain.
 fn budgets(rules: &RuleSet) -> Vec<(&str, &Rule)> {
-    let mut found = Vec::new();
-    for domain in rules.domains() {
-        domain.visit(&mut |nodes| {
-            let rule = nodes.last().and_then(|node| node.rule.as_deref());
-            let rule = rule.filter(|rule| rule.has_long_period());
-            found.extend(rule.map(|rule| (&*domain.name, rule)));
-        });
-    }
-    found
+    let by_domain = rules.domains().into_iter().map(|domain| (&*domain.name, domain.rules()));
+    by_domain
+        .flat_map(|(domain, rules)| rules.into_iter().map(move |rule| (domain, rule)))
+        .filter(|(_, rule)| rule.has_long_period())
+        .collect()
 }
 
 async fn section(parts: &Parts, domain: &str, rule: &Rule, viewer: &Viewer) -> Markup {

@@ -55,8 +55,7 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs) -> (String, Markup) {
 /// Keys and values, as the API reads them.
 fn descriptor(pairs: &Pairs) -> Vec<[String; 2]> {
     let entries = pairs.all("e").filter_map(|entry| Entry::parse(entry).ok());
-    let shown = |part| Text(part).shown().into_owned();
-    entries.map(|entry| [shown(entry.key), shown(entry.value)]).collect()
+    entries.map(Entry::shown).collect()
 }
 
 /// The URL of this view for pairs of `k` and `v`, as a form sends them.

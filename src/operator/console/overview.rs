@@ -219,18 +219,17 @@ async fn most_limiting(parts: &Parts) -> Vec<Limiting> {
     let find = move || {
         let mut most = Vec::new();
         for domain in rules.iter().flat_map(|rules| rules.domains()) {
-            domain.visit(&mut |nodes| {
-                let rule = nodes.last().and_then(|node| node.rule.as_deref());
-                let counted = rule.map(|rule| (rule, history.last_hour(rule)));
-                let limiting =
-                    counted.filter(|(_, counts)| counts.over_limit + counts.admitted > 0);
-                most.extend(limiting.map(|(rule, counts)| Limiting {
-                    domain: domain.name.to_string(),
-                    path: rule.path.to_string(),
-                    counts,
-                    by: admitted_by(rule).name(),
-                }));
-            });
+            for rule in domain.rules() {
+                let counts = history.last_hour(rule);
+                if counts.over_limit + counts.admitted > 0 {
+                    most.push(Limiting {
+                        domain: domain.name.to_string(),
+                        path: rule.path.to_string(),
+                        counts,
+                        by: admitted_by(rule).name(),
+                    });
+                }
+            }
         }
         let counts = |limiting: &Limiting| (limiting.counts.over_limit, limiting.counts.admitted);
         most.sort_by_key(|limiting| Reverse(counts(limiting)));

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use maud::{Markup, html};
-use smallvec::smallvec;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
@@ -318,10 +317,5 @@ fn one_counter<'r>(domain: &'r Domain, nodes: &[&'r Node]) -> Option<(Query<'r>,
         return None;
     }
     let entries = nodes.iter().map(|node| Entry::new(&*node.key, &*node.value));
-    let query = Query {
-        domain: domain.name.as_bytes(),
-        descriptors: smallvec![Descriptor::new(entries)],
-        ..Query::default()
-    };
-    Some((query, rule))
+    Some((Query::of(&*domain.name, Descriptor::new(entries)), rule))
 }

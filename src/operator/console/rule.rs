@@ -140,12 +140,7 @@ fn explained(rules: &RuleSet, modes: Modes, domain: &str, nodes: &[&Node]) -> St
     let values: Vec<String> = nodes.iter().map(|node| example_of(node)).collect();
     let entries = nodes.iter().zip(&values);
     let entries = entries.map(|(node, value)| Entry::new(&*node.key, value.as_str()));
-    let query = Query {
-        domain: domain.as_bytes(),
-        descriptors: [Descriptor::new(entries)].into_iter().collect(),
-        ..Query::default()
-    };
-    explain(rules, &query, modes).text
+    explain(rules, &Query::of(domain, Descriptor::new(entries)), modes).text
 }
 
 fn is_fixed(node: &Node) -> bool {

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
+use crate::base::named_enum::named_enum;
 use crate::base::text::Text;
 use crate::operator::admin::query_string::Pairs;
 use crate::operator::console::parts::{Parts, Usages};
@@ -23,11 +24,16 @@ struct Filter {
     order: Order,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    Path,
-    Hits,
-    OverLimit,
+named_enum! {
+    /// The column that rows are sorted by.
+    pub enum Order {
+        /// The path of the rule.
+        Path = "path",
+        /// All hits.
+        Hits = "hits",
+        /// Those that were over limit.
+        OverLimit = "over_limit",
+    }
 }
 
 struct Row<'r> {
@@ -41,7 +47,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
     let pairs = Pairs::new(query);
     let filter = Filter {
         search: Text(pairs.first("q")).shown().into_owned(),
-        order: Order::of(pairs.first("sort")),
+        order: Text(pairs.first("sort")).to_string().parse().unwrap_or(Order::Path),
     };
     let Some(rules) = parts.rules_in_force() else {
         return html! { h1 { "Rules" } p.empty { "No rules are loaded." } };
@@ -94,24 +100,6 @@ pub(crate) fn algorithm(rule: &Rule) -> &'static str {
     rule.limit().map_or("–", |limit| limit.algorithm.name())
 }
 
-impl Order {
-    fn of(name: &[u8]) -> Self {
-        match name {
-            b"hits" => Self::Hits,
-            b"over_limit" => Self::OverLimit,
-            _ => Self::Path,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Path => "path",
-            Self::Hits => "hits",
-            Self::OverLimit => "over_limit",
-        }
-    }
-}
-
 fn view(
     rules: &RuleSet,
     mut rows: Vec<Row<'_>>,
@@ -151,20 +139,17 @@ fn rows<'r>(rules: &'r RuleSet, history: &History, filter: &Filter) -> Vec<Row<'
     let words: Vec<String> = filter.search.split_whitespace().map(str::to_lowercase).collect();
     let mut rows = Vec::new();
     for domain in rules.domains() {
-        domain.visit(&mut |nodes| {
-            let rule = nodes.last().and_then(|node| node.rule.as_deref());
-            let matching = rule.filter(|rule| {
-                words.is_empty() || {
-                    let text = searched(&domain.name, rule);
-                    words.iter().all(|word| text.contains(word))
-                }
-            });
-            rows.extend(matching.map(|rule| Row {
-                domain: &domain.name,
-                rule,
-                hits: (rule.naming == Naming::Fixed).then(|| history.last_hour(rule)),
-            }));
+        let matching = domain.rules().into_iter().filter(|rule| {
+            words.is_empty() || {
+                let text = searched(&domain.name, rule);
+                words.iter().all(|word| text.contains(word))
+            }
         });
+        rows.extend(matching.map(|rule| Row {
+            domain: &domain.name,
+            rule,
+            hits: (rule.naming == Naming::Fixed).then(|| history.last_hour(rule)),
+        }));
     }
     let over = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.over_limit);
     let hits = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.all);

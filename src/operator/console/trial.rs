@@ -6,7 +6,7 @@ use crate::operator::admin::api::viewer::Viewer;
 use crate::operator::console::dialogs::hidden_values;
 use crate::operator::console::rules::href_of;
 use crate::operator::console::widgets::{clamped, moment, number, table};
-use crate::report::comparison::{Disagreement, TrialRule, TrialView, agreement};
+use crate::report::comparison::{Disagreement, TrialView, agreement};
 use crate::trial::Trial;
 
 /// How the upstream decides, compared with this service.
@@ -73,7 +73,7 @@ fn trial_rules(results: &TrialView) -> Markup {
             @for rule in &results.rules {
                 tr {
                     th scope="row" { a href=(href_of(&rule.domain, &rule.rule)) { (rule.rule) } }
-                    td { (classes(rule)) }
+                    td { (rule.classes_by(words)) }
                     td.number { (number(rule.requests)) }
                     td.number { (agreement(rule.agreed, rule.requests)) }
                     td.number { (number(rule.over_here)) }
@@ -82,12 +82,6 @@ fn trial_rules(results: &TrialView) -> Markup {
             }
         },
     )
-}
-
-fn classes(rule: &TrialRule) -> String {
-    let classes = rule.classes.iter().filter(|(_, count)| **count > 0);
-    let classes = classes.map(|(class, count)| format!("{} {count}", words(class)));
-    classes.collect::<Vec<_>>().join(", ")
 }
 
 fn disagreements(results: &TrialView) -> Markup {

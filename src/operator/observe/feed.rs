@@ -163,11 +163,7 @@ impl<'q> Event<'_, 'q> {
     fn query(&self) -> Query<'q> {
         let mut descriptor = self.descriptor.clone();
         descriptor.entries.truncate(ENTRIES_MAX);
-        Query {
-            domain: self.domain,
-            descriptors: [descriptor].into_iter().collect(),
-            ..Query::default()
-        }
+        Query::of(self.domain, descriptor)
     }
 }
 

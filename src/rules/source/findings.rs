@@ -22,13 +22,7 @@ impl LastFindings {
         self.0.load_full()
     }
 
-    pub(crate) fn set_errors(&self, errors: Vec<Finding>) {
-        let warnings = Vec::new();
-        self.0.store(Arc::new(Findings { errors, warnings }));
-    }
-
-    pub(crate) fn set_warnings(&self, warnings: Vec<Finding>) {
-        let errors = Vec::new();
+    pub(crate) fn set(&self, errors: Vec<Finding>, warnings: Vec<Finding>) {
         self.0.store(Arc::new(Findings { errors, warnings }));
     }
 }

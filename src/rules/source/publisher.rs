@@ -113,7 +113,7 @@ impl RulePublisher {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        self.findings.set_warnings(reported(loaded.warnings));
+        self.findings.set(Vec::new(), reported(loaded.warnings));
         let (rules, domains) = (loaded.rules.rule_count(), loaded.rules.domain_count());
         let event = match (&*self.live.load(), self.live.last_error()) {
             (None, _) => "loaded",
@@ -156,7 +156,7 @@ impl RulePublisher {
             tracing::error!(at, hint, in_force, "{ERROR}: {headline}");
         }
         let problems = findings.iter().map(ToString::to_string).collect();
-        self.findings.set_errors(reported(findings));
+        self.findings.set(reported(findings), Vec::new());
         self.record_rejection(problems)
     }
 
@@ -167,7 +167,7 @@ impl RulePublisher {
             tracing::error!(in_force, "{ERROR}: {problem}");
         }
         let errors = problems.iter().map(report::Finding::unread);
-        self.findings.set_errors(errors.collect());
+        self.findings.set(errors.collect(), Vec::new());
         self.record_rejection(problems)
     }
 

@@ -1,6 +1,6 @@
 //! Every metric of the process: registered once, shown on the page and sampled for statsd.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -16,7 +16,7 @@ use crate::telemetry::metric::mapped::MappedNames;
 use crate::telemetry::metric::page;
 use crate::telemetry::metric::process::Process;
 use crate::telemetry::metric::series::{
-    LATENCY_BUCKETS_US, Reference, ReferenceValue, Series, Source, Timer, Value,
+    LATENCY_BUCKETS_US, Reference, Series, Source, Timer, Value,
 };
 use crate::telemetry::metric::snapshot::Snapshot;
 use crate::telemetry::tags::Tags;
@@ -31,10 +31,9 @@ const DEADLINE_BUCKETS: [f64; 20] = [
 ];
 
 /// Every metric of the process. Clones are the same.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     /// Our own metrics.
     registry: Registry,
@@ -56,6 +55,13 @@ pub struct Naming {
     /// Whether response times are in milliseconds without a mapping, as envoyproxy/ratelimit had
     /// them; else in seconds, as their names say.
     pub response_time_as_milliseconds: bool,
+}
+
+impl fmt::Debug for Metrics {
+    /// Without what it reads.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.registry.fmt(formatter)
+    }
 }
 
 impl Default for Metrics {
@@ -155,22 +161,24 @@ impl Metrics {
         labels: &[(&'static str, &str)],
     ) -> IntCounter {
         let counter = IntCounter::new(name, help).expect("constants are valid");
-        let value = ReferenceValue::Counter(counter.clone());
-        self.add_reference(statsd, name, help, labels, value);
+        let own = counter.clone();
+        self.add_reference(statsd, name, help, labels, move || Value::Counter(own.get()));
         counter
     }
 
     /// A gauge of envoyproxy/ratelimit.
     pub fn reference_gauge(&self, statsd: &str, name: &str, help: &'static str) -> IntGauge {
         let gauge = IntGauge::new(name, help).expect("constants are valid");
-        let value = ReferenceValue::Gauge(gauge.clone());
+        let own = gauge.clone();
+        let value = move || Value::Gauge(u64::try_from(own.get()).unwrap_or(0));
         self.add_reference(statsd, name, help, &[], value);
         gauge
     }
 
     /// Shows a counter of our own as the counter of envoyproxy/ratelimit too.
     pub(crate) fn reference_counter_of(&self, own: &IntCounter, statsd: &str, help: &'static str) {
-        let value = ReferenceValue::Counter(own.clone());
+        let own = own.clone();
+        let value = move || Value::Counter(own.get());
         self.add_reference(statsd, &escaped(statsd), help, &[], value);
     }
 
@@ -182,7 +190,8 @@ impl Metrics {
         help: &'static str,
     ) -> IntCounter {
         let counter = self.counter(name, help);
-        let value = ReferenceValue::CounterAsGauge(counter.clone());
+        let own = counter.clone();
+        let value = move || Value::Gauge(own.get());
         self.add_reference(statsd, &escaped(statsd), help, &[], value);
         counter
     }
@@ -207,8 +216,8 @@ impl Metrics {
         };
         let timer = Timer::new(name, help, per_second, buckets)
             .expect("names are constants, and buckets are validated by the mapping");
-        let value = ReferenceValue::Timer(timer.clone());
-        self.add_reference(statsd, name, help, labels, value);
+        let own = timer.clone();
+        self.add_reference(statsd, name, help, labels, move || Value::Times(own.times()));
         timer
     }
 
@@ -266,8 +275,7 @@ impl Metrics {
     /// The current values of the metrics that are registered at the start.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let reference = self.0.reference.lock();
-        let reference = reference.iter().map(Reference::series);
-        Snapshot::new(&self.0.registry.gather(), reference)
+        Snapshot::new(&self.0.registry.gather(), reference.iter().map(|read| read()))
     }
 
     /// The current values of CPU time, memory, threads and file descriptors, which take system
@@ -279,7 +287,7 @@ impl Metrics {
     /// Everything that is not in the registry.
     fn series(&self) -> Vec<Series> {
         let reference = self.0.reference.lock();
-        let mut series: Vec<Series> = reference.iter().map(Reference::series).collect();
+        let mut series: Vec<Series> = reference.iter().map(|read| read()).collect();
         for source in &*self.0.sources.lock() {
             source.collect(&mut series);
         }
@@ -292,16 +300,12 @@ impl Metrics {
         name: &str,
         help: &'static str,
         labels: &[(&'static str, &str)],
-        value: ReferenceValue,
+        value: impl Fn() -> Value + Send + Sync + 'static,
     ) {
         let labels = labels.iter().map(|(label, value)| (*label, (*value).to_owned()));
-        self.0.reference.lock().push(Reference {
-            statsd: statsd.to_owned(),
-            name: name.to_owned(),
-            help,
-            labels: labels.collect(),
-            value,
-        });
+        let zero = Series::counter(name, help, labels.collect(), 0, Some(statsd.to_owned()));
+        let read = move || Series { value: value(), ..zero.clone() };
+        self.0.reference.lock().push(Box::new(read));
     }
 
     fn histogram(&self, common_opts: Opts, buckets: Vec<f64>) -> Histogram {

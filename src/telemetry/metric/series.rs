@@ -1,7 +1,7 @@
 //! Metrics that envoyproxy/ratelimit has too: each has a statsd name beside the Prometheus one.
 
 use prometheus::core::Metric as _;
-use prometheus::{Histogram, IntCounter, IntGauge, proto};
+use prometheus::{Histogram, proto};
 
 use crate::base::time::Span;
 use crate::telemetry::mapper::Kind;
@@ -84,24 +84,8 @@ pub struct Timer {
     per_second: f64,
 }
 
-/// A metric that is registered at the start.
-#[derive(Debug)]
-pub(super) struct Reference {
-    pub(super) statsd: String,
-    pub(super) name: String,
-    pub(super) help: &'static str,
-    pub(super) labels: Vec<(&'static str, String)>,
-    pub(super) value: ReferenceValue,
-}
-
-#[derive(Debug)]
-pub(super) enum ReferenceValue {
-    Counter(IntCounter),
-    Gauge(IntGauge),
-    /// A gauge in envoyproxy/ratelimit, although it only grows.
-    CounterAsGauge(IntCounter),
-    Timer(Timer),
-}
+/// Reads a metric of envoyproxy/ratelimit that is registered at the start.
+pub(super) type Reference = Box<dyn Fn() -> Series + Send + Sync>;
 
 impl Series {
     /// A counter. `statsd` is its name in envoyproxy/ratelimit, if it has one.
@@ -176,28 +160,9 @@ impl Timer {
         self.histogram.observe(span.as_secs_f64() * self.per_second);
     }
 
-    fn times(&self) -> Times {
+    pub(super) fn times(&self) -> Times {
         // One snapshot. A count that is read later than the buckets has calls that they have not.
         Times::of(self.histogram.metric().get_histogram(), self.per_second)
-    }
-}
-
-impl Reference {
-    pub(super) fn series(&self) -> Series {
-        let value = match &self.value {
-            ReferenceValue::Counter(counter) => Value::Counter(counter.get()),
-            ReferenceValue::CounterAsGauge(counter) => Value::Gauge(counter.get()),
-            ReferenceValue::Gauge(gauge) => Value::Gauge(u64::try_from(gauge.get()).unwrap_or(0)),
-            ReferenceValue::Timer(timer) => Value::Times(timer.times()),
-        };
-        Series {
-            name: self.name.clone(),
-            help: self.help,
-            labels: self.labels.clone(),
-            value,
-            statsd: Some(self.statsd.clone()),
-            of_client: false,
-        }
     }
 }
 

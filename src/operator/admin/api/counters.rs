@@ -69,11 +69,7 @@ impl Counters {
     /// counters before and after it.
     pub(crate) async fn change(&self, change: &CounterAction) -> Result<CounterChange, Rejected> {
         let entries = change.entries.iter().map(|[key, value]| Entry::new(key, value));
-        let query = Query {
-            domain: change.domain.as_bytes(),
-            descriptors: [Descriptor::new(entries)].into_iter().collect(),
-            ..Query::default()
-        };
+        let query = Query::of(&change.domain, Descriptor::new(entries));
         let rules = self.rules.load();
         let rules = rules.as_ref().ok_or_else(no_rules)?;
         let now = self.clock.now();
@@ -237,15 +233,7 @@ fn uncounted(query: &Query<'_>, step: &Step<'_>) -> CounterView {
     CounterView {
         domain: Text(query.domain).shown().into_owned(),
         rule: step.path().as_deref().map(str::to_owned),
-        key: None,
-        algorithm: None,
-        limit: None,
-        used: None,
-        leased: None,
-        remaining: None,
-        resets_in_seconds: None,
-        over_limit: false,
-        counted_in: None,
+        ..CounterView::default()
     }
 }
 

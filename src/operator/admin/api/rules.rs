@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::response::{IntoResponse as _, Response};
@@ -13,11 +12,11 @@ use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 use crate::api::body::read_body;
-use crate::base::http::response_budget::{Counted, RETRY_AFTER_SECS};
+use crate::base::http::response_budget::RETRY_AFTER_SECS;
 use crate::operator::admin::api::answer::{self, Answer, JSON_TYPE, Rejected};
 use crate::operator::admin::api::outcome::{ActionOutcome, Outcomes};
 use crate::operator::admin::api::token::TokenCheck;
-use crate::operator::admin::page::SharedPage;
+use crate::operator::admin::page::{self, SharedPage};
 use crate::report::rule_file::{RuleCounts, RulesChanged, RulesFile, RulesList};
 use crate::rules::source::edit::etag::ETag;
 use crate::rules::source::edit::name::FileName;
@@ -95,10 +94,7 @@ impl Rules {
         };
         let reading = async move { asked.reading().await };
         match self.list.get_after(reading, list).await {
-            Ok(page) => {
-                let content_type = [(header::CONTENT_TYPE, JSON_TYPE)];
-                Ok((content_type, Extension(Counted), page).into_response())
-            }
+            Ok(page) => Ok(page::shown(JSON_TYPE, page)),
             Err(StatusCode::SERVICE_UNAVAILABLE) => Err(answer::full()),
             Err(_) => Err(EditError::Unexpected.into()),
         }

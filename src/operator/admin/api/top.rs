@@ -13,7 +13,6 @@ use crate::base::text::Text;
 use crate::operator::admin::api::answer::{self, Rejected};
 use crate::operator::admin::api::top_sums::Sums;
 use crate::operator::admin::query_string::Pairs;
-use crate::operator::observe;
 use crate::operator::observe::redact::{Redacted, Values};
 use crate::operator::observe::top_keys::windows::{By, Window};
 use crate::operator::observe::top_keys::{RuleKeys, Selection, TopKeys};
@@ -44,18 +43,13 @@ struct TopQuery {
     by: By,
 }
 
-/// The entries of a key of this process.
-type Key = Arc<observe::top_keys::entries::Entries>;
-
 /// Hits of this process, and the permit that counts them among those in memory.
 #[derive(Default)]
 struct Prepared {
     sums: Sums,
-    permit: Permit,
+    /// `None` only at the end of the process.
+    permit: Option<OwnedSemaphorePermit>,
 }
-
-/// `None` only at the end of the process.
-type Permit = Option<OwnedSemaphorePermit>;
 
 impl Top {
     pub(crate) fn new(keys: TopKeys, rules: Arc<LiveRules>, responses: ResponseBudget) -> Self {
@@ -101,32 +95,16 @@ impl Top {
         Ok(rule.map_or_else(Vec::new, |rule| rule.keys))
     }
 
-    /// The hits that this process counted.
+    /// The hits that this process counted. Reads keys on other threads: they may be many, and this
+    /// one answers liveness probes. What was begun is finished, even if its request is cancelled
+    /// meanwhile. Requests of clients that are gone may wait: the end of a connection is not
+    /// noticed behind a pipelined request.
     async fn sums(
         self: &Arc<Self>,
         selection: Selection,
         window: Window,
         values: Values,
     ) -> Result<Prepared, Rejected> {
-        let add = move |top: &Self, read: &[RuleKeys], permit| {
-            let mut sums = Sums::default();
-            for rule in read {
-                top.add(&mut sums, rule, values);
-            }
-            Prepared { sums, permit }
-        };
-        self.prepare(selection, window, add).await
-    }
-
-    /// Reads keys on other threads: they may be many, and this one answers liveness probes. What
-    /// was begun is finished, even if its request is cancelled meanwhile. Requests of clients that
-    /// are gone may wait: the end of a connection is not noticed behind a pipelined request.
-    async fn prepare<T: Default + Send + 'static>(
-        self: &Arc<Self>,
-        selection: Selection,
-        window: Window,
-        prepare: impl FnOnce(&Self, &[RuleKeys], Permit) -> T + Send + 'static,
-    ) -> Result<T, Rejected> {
         let permit = place_of(&self.queries).await;
         if permit.is_none() {
             return Err(self.responses.rejected(answer::full));
@@ -134,15 +112,21 @@ impl Top {
         let top = self.clone();
         let prepare = async move {
             let read = top.keys.read(selection, window).await;
-            let prepare = move || prepare(&top, &read, permit);
-            spawn_blocking(prepare).await.unwrap_or_default()
+            let add = move || {
+                let mut sums = Sums::default();
+                for rule in &read {
+                    top.add(&mut sums, rule, values);
+                }
+                Prepared { sums, permit }
+            };
+            spawn_blocking(add).await.unwrap_or_default()
         };
         Ok(self.tasks.spawn(prepare).await.unwrap_or_default())
     }
 
     fn add(&self, sums: &mut Sums, rule: &RuleKeys, values: Values) {
         for key in &rule.keys {
-            let query = query_of(&rule.domain, &key.entries);
+            let query = Query::of(&*rule.domain, Descriptor::new(key.entries.iter()));
             // Without rules those that counted it were withdrawn.
             let Some(shown) = self.shown(&query, values) else {
                 continue;
@@ -161,22 +145,10 @@ impl Top {
     }
 }
 
-fn query_of<'k>(domain: &'k str, entries: &'k Key) -> Query<'k> {
-    Query {
-        domain: domain.as_bytes(),
-        descriptors: [Descriptor::new(entries.iter())].into_iter().collect(),
-        ..Query::default()
-    }
-}
-
 /// The key of a request with one descriptor.
 fn key_of(query: &Query<'_>) -> Entries {
-    query.descriptors.iter().flat_map(entries_of).collect()
-}
-
-fn entries_of(descriptor: &Descriptor<'_>) -> Entries {
-    let shown = |bytes| Text(bytes).shown().into_owned();
-    descriptor.entries.iter().map(|entry| [shown(entry.key), shown(entry.value)]).collect()
+    let entries = query.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+    entries.map(|entry| entry.shown()).collect()
 }
 
 impl TopQuery {

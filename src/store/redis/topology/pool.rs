@@ -152,12 +152,6 @@ impl NodePool {
         self.has_any(|health| health.was_reachable() && !health.breaker.is_open())
     }
 
-    /// Whether calls to one of the servers had no reply in time, and nothing failed otherwise
-    /// since.
-    pub(crate) fn fails_late(&self) -> bool {
-        self.has_any(Health::fails_late)
-    }
-
     /// Whether no server can be used, or is known.
     pub(crate) fn has_failed(&self) -> bool {
         if self.topology().nodes.is_empty() {
@@ -172,7 +166,8 @@ impl NodePool {
         self.discovery_error.lock().is_none() && !self.has_any(|health| health.breaker.is_open())
     }
 
-    fn has_any(&self, has: impl Fn(&Health) -> bool) -> bool {
+    /// Whether this is so of a server.
+    pub(crate) fn has_any(&self, has: impl Fn(&Health) -> bool) -> bool {
         self.topology().nodes.iter().any(|node| has(&node.health))
     }
 
