@@ -22,6 +22,7 @@ mod counters;
 mod diff;
 mod differences;
 mod durability;
+mod e2e;
 mod endpoints;
 mod explain;
 mod faults;

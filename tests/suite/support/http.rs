@@ -24,6 +24,11 @@ pub(crate) fn get(addr: SocketAddr, path: &str) -> Reply {
     Connection::open(addr).send("GET", path, "").expect("there is a response")
 }
 
+/// GET where maybe nothing listens.
+pub(crate) fn try_get(addr: SocketAddr, path: &str) -> io::Result<Reply> {
+    Connection::try_open(addr)?.send("GET", path, "")
+}
+
 /// POST on a connection of its own, as `curl -d` does it.
 pub(crate) fn post(addr: SocketAddr, path: &str, body: &str) -> Reply {
     Connection::open(addr).send("POST", path, body).expect("there is a response")
@@ -128,6 +133,16 @@ impl Connection {
         Ok(bytes)
     }
 
+    /// What has come of the response so far, if that is not much.
+    pub(crate) fn peek(&self) -> String {
+        let stream = self.0.get_ref();
+        let mut bytes = [0; 4_096];
+        stream.set_nonblocking(true).expect("the option is valid");
+        let length = stream.peek(&mut bytes).unwrap_or(0);
+        stream.set_nonblocking(false).expect("the option is valid");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
     fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
@@ -141,5 +156,20 @@ impl Reply {
     /// Whether it has this header, written `name: value`.
     pub(crate) fn has_header(&self, header: &str) -> bool {
         self.headers.iter().any(|there| there == header)
+    }
+
+    /// The value of a header, which must not be repeated.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut values =
+            self.headers.iter().filter_map(|header| header.strip_prefix(name)?.strip_prefix(": "));
+        let first = values.next();
+        assert_eq!(values.next(), None, "{name} is repeated: {self:?}");
+        first
+    }
+
+    /// The value of a header that must be there, as a number.
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        let value = self.header(name).and_then(|value| value.parse().ok());
+        value.unwrap_or_else(|| panic!("{name} is no number: {self:?}"))
     }
 }

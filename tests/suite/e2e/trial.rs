@@ -9,11 +9,11 @@ use std::net::{SocketAddr, TcpStream};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::env::ports::Ports;
-use crate::env::{Counts, Env, Outcome, http, look_until};
-use crate::suite::process::Process;
-use crate::suite::redis::RedisProcess;
-use crate::suite::reference;
+use crate::e2e::env::ports::Ports;
+use crate::e2e::env::{Counts, Env, Outcome, look_until};
+use crate::support::process::Process;
+use crate::support::redis::RedisProcess;
+use crate::support::reference;
 
 /// A limit of a day for each path, in the domain of the samples.
 fn rules(requests: u32) -> String {
@@ -58,7 +58,7 @@ impl InUse {
 }
 
 fn page(env: &Env) -> Value {
-    let page = http::get(env.tollgate.admin(), "/trial").body;
+    let page = env.tollgate.server().admin("/trial");
     serde_json::from_str(&page).expect("it is JSON")
 }
 

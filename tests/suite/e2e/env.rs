@@ -10,16 +10,17 @@ use parking_lot::{Mutex, MutexGuard};
 use tempfile::TempDir;
 use tollgate::base::time::{Clock, Time};
 
-use crate::env::envoy::Envoy;
-use crate::env::http::{Connection, Headers as _, Reply, Request};
-use crate::env::ports::Ports;
-use crate::env::reply::Tally;
-use crate::env::service::Service;
-use crate::env::upstream::Upstream;
-use crate::suite::redis::RedisProcess;
+use crate::e2e::env::envoy::Envoy;
+use crate::e2e::env::http::Request;
+use crate::e2e::env::ports::Ports;
+use crate::e2e::env::reply::Tally;
+use crate::e2e::env::service::Service;
+use crate::e2e::env::upstream::Upstream;
+use crate::support::http::{Connection, Reply};
+use crate::support::redis::RedisProcess;
 
-pub(crate) use crate::env::reply::{Outcome, Timed};
-pub(crate) use crate::suite::process::{look_for, look_until};
+pub(crate) use crate::e2e::env::reply::{Outcome, Timed};
+pub(crate) use crate::support::process::{look_for, look_until};
 
 pub(crate) mod envoy;
 pub(crate) mod http;
@@ -27,10 +28,6 @@ pub(crate) mod ports;
 pub(crate) mod reply;
 pub(crate) mod service;
 pub(crate) mod upstream;
-
-/// How long Tollgate waits for Redis where a test does not say: as in Envoy's files, a busy machine
-/// must not look like an outage.
-const PATIENCE: &str = "10s";
 
 /// Envoy and Tollgate, running. Both end with it.
 #[derive(Debug)]
@@ -51,7 +48,6 @@ pub(crate) struct Env {
 pub(crate) struct Builder {
     config: String,
     store: Store,
-    is_patient: bool,
     variables: Vec<(&'static str, String)>,
     upstream: Option<Upstream>,
     ports: Ports,
@@ -122,7 +118,6 @@ impl Env {
         Builder {
             config,
             store: Store::Memory,
-            is_patient: true,
             variables: Vec::new(),
             upstream: None,
             ports,
@@ -328,9 +323,8 @@ impl Builder {
     }
 
     /// Leaves STORE_TIMEOUT at its default.
-    pub(crate) fn with_default_store_timeout(mut self) -> Self {
-        self.is_patient = false;
-        self
+    pub(crate) fn with_default_store_timeout(self) -> Self {
+        self.with_env("STORE_TIMEOUT", "")
     }
 
     /// Replaces a part of Envoy's configuration.
@@ -370,13 +364,10 @@ impl Builder {
 
     /// Starts Envoy and Tollgate, and waits until they serve.
     pub(crate) fn start(self) -> Env {
-        let Self { config, store, is_patient, mut variables, upstream, ports, rules, home } = self;
+        let Self { config, store, mut variables, upstream, ports, rules, home } = self;
         let redis = (store == Store::Redis).then(|| RedisProcess::builder().in_own_group().start());
         variables.extend(redis.iter().map(|redis| ("REDIS_URL", redis.url())));
-        if is_patient && redis.is_some() {
-            variables.push(("STORE_TIMEOUT", PATIENCE.to_owned()));
-        }
-        let tollgate = Service::start(variables, &rules, &ports, home.path());
+        let tollgate = Service::start(variables, &rules, &ports);
         let envoy = Envoy::start(&config, &ports, home.path());
         Env {
             envoy,
@@ -406,7 +397,7 @@ impl Pending<'_> {
 
     /// Whether this is in what has come of the reply so far.
     pub(crate) fn has_received(&self, text: &str) -> bool {
-        http::peek(&self.connection).contains(text)
+        self.connection.peek().contains(text)
     }
 
     /// Hangs up.

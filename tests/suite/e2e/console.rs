@@ -1,7 +1,7 @@
 //! The overview of the console beside Envoy's counters: both say what callers got.
 
-use crate::env::http::{self, Request};
-use crate::env::{Env, Outcome};
+use crate::e2e::env::http::Request;
+use crate::e2e::env::{Env, Outcome};
 
 /// A rule of each kind. /unknown has none.
 const RULES: &str = "
@@ -35,7 +35,7 @@ fn share_over_limit_is_that_of_envoy() {
         let [ok, over] = [Outcome::Passed, Outcome::OverLimit].map(|outcome| env.seen(outcome));
         assert_eq!([ok, over], [46, 14]);
         env.assert_verdicts(ok, over);
-        let page = http::get(env.tollgate.admin(), "/").body;
+        let page = env.tollgate.server().admin("/");
         let (_, tile) = page.split_once("<dt>Over limit</dt>").expect("the overview has its tile");
         let tile = tile.split("<dt").next().unwrap_or_default();
         let figure = tile.split('>').nth(1).unwrap_or_default();

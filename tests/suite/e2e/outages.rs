@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::env::{Counts, Env, Glimpse, Outcome, Store, look_until};
-use crate::suite::redis::RedisProcess;
+use crate::e2e::env::{Counts, Env, Glimpse, Outcome, Store, look_until};
+use crate::support::redis::RedisProcess;
 
 const CLIENTS: usize = 4;
 /// What answers while Redis is away. The fourth, `error`, is for those who want Envoy to decide.

@@ -25,7 +25,7 @@ const NAMESPACES: [&str; 6] =
 const NONE: &str = "\
 this needs a network and mounts of its own, which this kernel gives neither to you nor to a user namespace of yours: run the tests as root \
 (in a container: with CAP_SYS_ADMIN), or allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone=1, \
-kernel.apparmor_restrict_unprivileged_userns=0). What is missed otherwise is all of tests/e2e/deployments";
+kernel.apparmor_restrict_unprivileged_userns=0). What is missed otherwise is all of tests/suite/e2e/system/deployments";
 
 /// The inside of it.
 pub(crate) struct Machine {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::base::time::{Span, Time};
 
-use crate::env::http::{Headers as _, Reply};
+use crate::support::http::Reply;
 
 /// Difference between the clocks of two processes: each ties its monotonic clock to the epoch when
 /// it starts, and may be interrupted then.

@@ -7,8 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::env::http::Headers as _;
-use crate::env::{Builder, Env, Outcome, Store};
+use crate::e2e::env::{Builder, Env, Outcome, Store};
 
 const LIMIT: &str = "4 per day, fixed_window, over-limit hits count";
 const RULE: &str = "web.path_/search.remote_address";

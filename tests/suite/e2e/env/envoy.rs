@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::env::http;
-use crate::env::ports::Ports;
-use crate::suite::process::Process;
-use crate::suite::tools::tool;
+use crate::e2e::env::ports::Ports;
+use crate::support::http;
+use crate::support::process::Process;
+use crate::support::tools::tool;
 
 /// Of an answer and of a connection, in the files. over-limit.yaml has another one for answers.
 const TIMEOUTS_THERE: [&str; 2] = [" timeout: 0.15s", "connect_timeout: 0.25s"];

@@ -3,9 +3,9 @@
 use std::iter;
 use std::time::Duration;
 
-use crate::env::http::{Headers as _, Request};
-use crate::env::upstream::Answer;
-use crate::env::{Builder, Env, Outcome, Pending, Store, Timed, look_for, look_until};
+use crate::e2e::env::http::Request;
+use crate::e2e::env::upstream::Answer;
+use crate::e2e::env::{Builder, Env, Outcome, Pending, Store, Timed, look_for, look_until};
 
 const SLOTS: usize = 5;
 /// For tests that wait until a lease is over. It may be over sooner than the test expects, so they
@@ -157,7 +157,7 @@ fn holders_without_release_expire_with_their_leases() {
                 r#"{{"domain": "concurrency", "descriptors": [{{"entries": [
                     {{"key": "route", "value": "reports"}}, {{"key": "request_id", "value": "lost-{name}"}}]}}]}}"#
             );
-            assert_eq!(env.tollgate.json(&holder).status, 200);
+            assert_eq!(env.tollgate.server().json(&holder).status, 200);
         }
         let inside = look_for("there is a place", || enter(&env).ok());
         assert!(
@@ -209,7 +209,7 @@ fn with_every_store() -> impl Iterator<Item = Builder> {
 
 /// With another lease than that of the sample.
 fn with_lease(env: Builder, lease: Duration) -> Builder {
-    let rules = include_str!("../../deploy/envoy/rules/concurrency.yaml");
+    let rules = include_str!("../../../deploy/envoy/rules/concurrency.yaml");
     assert!(rules.contains("lease: 30s"), "there is no such lease in {rules}");
     env.with_rules("concurrency.yaml", &rules.replace("lease: 30s", &format!("lease: {lease:?}")))
 }

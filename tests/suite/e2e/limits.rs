@@ -2,8 +2,8 @@
 
 use tollgate::base::time::Span;
 
-use crate::env::http::{Headers as _, Request};
-use crate::env::{Env, Outcome};
+use crate::e2e::env::http::Request;
+use crate::e2e::env::{Env, Outcome};
 
 const DAY: Span = Span::from_secs(86_400);
 

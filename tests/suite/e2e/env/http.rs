@@ -1,9 +1,8 @@
 //! Requests of clients, with what only Envoy's are sent: headers, and any bytes in one.
 
 use std::io;
-use std::net::SocketAddr;
 
-pub(crate) use crate::suite::http::{Connection, Reply, get, post};
+use crate::support::http::{Connection, Reply};
 
 /// A request.
 #[derive(Debug, Clone, Copy)]
@@ -57,44 +56,5 @@ impl<'r> Request<'r> {
     pub(crate) fn send(self, connection: &mut Connection) -> io::Result<Reply> {
         self.begin(connection)?;
         connection.read(self.method)
-    }
-}
-
-/// GET where maybe nothing listens.
-pub(crate) fn try_get(addr: SocketAddr, path: &str) -> io::Result<Reply> {
-    Connection::try_open(addr)?.send("GET", path, "")
-}
-
-/// What has come of the reply so far, if that is not much.
-pub(crate) fn peek(connection: &Connection) -> String {
-    let stream = connection.0.get_ref();
-    let mut bytes = [0; 4_096];
-    stream.set_nonblocking(true).expect("the option is valid");
-    let length = stream.peek(&mut bytes).unwrap_or(0);
-    stream.set_nonblocking(false).expect("the option is valid");
-    String::from_utf8_lossy(&bytes[..length]).into_owned()
-}
-
-/// The headers of a reply, by name.
-pub(crate) trait Headers {
-    /// The value of a header, which must not be repeated.
-    fn header(&self, name: &str) -> Option<&str>;
-
-    /// The value of a header that must be there, as a number.
-    fn number(&self, name: &str) -> u64;
-}
-
-impl Headers for Reply {
-    fn header(&self, name: &str) -> Option<&str> {
-        let mut values =
-            self.headers.iter().filter_map(|header| header.strip_prefix(name)?.strip_prefix(": "));
-        let first = values.next();
-        assert_eq!(values.next(), None, "{name} is repeated: {self:?}");
-        first
-    }
-
-    fn number(&self, name: &str) -> u64 {
-        let value = self.header(name).and_then(|value| value.parse().ok());
-        value.unwrap_or_else(|| panic!("{name} is no number: {self:?}"))
     }
 }

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::env::{Env, Store, http};
+use crate::e2e::env::{Env, Store};
 
 #[test]
 fn ready_names_the_timeout_of_envoys_filter() {
@@ -13,14 +13,14 @@ fn ready_names_the_timeout_of_envoys_filter() {
         .with_instead("timeout: 10s\n", "timeout: 0.001s\n")
         .start();
     env.under_traffic(4, "/search", |_| {
-        let ready = || http::get(env.tollgate.admin(), "/ready").body;
+        let ready = || env.tollgate.server().admin("/ready");
         let is_said = (0..100).any(|_| {
             sleep(Duration::from_millis(100));
             ready().contains("set the timeout of Envoy's filter to 0.15s")
         });
         assert!(is_said, "{}", ready());
     });
-    let metrics = http::get(env.tollgate.admin(), "/metrics").body;
+    let metrics = env.tollgate.server().admin("/metrics");
     let of_cause = |line: &&str| line.contains("fallbacks") && line.contains("short_deadline");
     let counted = metrics.lines().filter(of_cause);
     assert!(counted.into_iter().any(|line| !line.ends_with(" 0")), "{metrics}");

@@ -3,9 +3,9 @@
 
 use tollgate::base::time::Span;
 
-use crate::env::http::{Headers as _, Request};
-use crate::env::upstream::Answer;
-use crate::env::{Env, Outcome, Pending, look_until};
+use crate::e2e::env::http::Request;
+use crate::e2e::env::upstream::Answer;
+use crate::e2e::env::{Env, Outcome, Pending, look_until};
 
 const DAY: Span = Span::from_secs(86_400);
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];

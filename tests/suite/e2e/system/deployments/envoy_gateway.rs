@@ -6,16 +6,17 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use crate::env::envoy::{self, Envoy};
-use crate::env::http::{Connection, Headers as _, Reply, Request};
-use crate::suite::certificates::{Authority, Identity, KeyForm};
-use crate::suite::process::look_until;
-use crate::suite::redis::RedisProcess;
-use crate::suite::xds::{ControlPlane, NODE};
-use crate::system::deployments::machine::{self, Machine};
-use crate::system::deployments::pod::{Pod, at, get};
-use crate::system::deployments::sample::Sample;
-use crate::system::deployments::volume::Volume;
+use crate::e2e::env::envoy::{self, Envoy};
+use crate::e2e::env::http::Request;
+use crate::e2e::system::deployments::machine::{self, Machine};
+use crate::e2e::system::deployments::pod::{Pod, at, get};
+use crate::e2e::system::deployments::sample::Sample;
+use crate::e2e::system::deployments::volume::Volume;
+use crate::support::certificates::{Authority, Identity, KeyForm};
+use crate::support::http::{Connection, Reply};
+use crate::support::process::look_until;
+use crate::support::redis::RedisProcess;
+use crate::support::xds::{ControlPlane, NODE};
 
 /// In every one of its deployments, to the letter, with metrics on as they are unless they are
 /// switched off.
@@ -154,7 +155,7 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
 #[test]
 fn traces_for_a_collector_that_is_not_there_and_the_mapping_of_metrics_change_nothing_else() {
     machine::on_its_own(&NAMES, |machine| {
-        let mapping = [("conf.yaml", include_str!("../../../suite/metrics/envoy_gateway.yaml"))];
+        let mapping = [("conf.yaml", include_str!("../../../metrics/envoy_gateway.yaml"))];
         let mut env = Env::start(machine, &[&ENVIRONMENT[..], &TRACING].concat(), &mapping);
         env.serve(&rules());
         assert_eq!(env.statuses("/elsewhere", 3), [200, 200, 429]);

@@ -3,14 +3,14 @@
 
 use std::net::SocketAddr;
 
-use crate::env::envoy::{self, Envoy};
-use crate::env::http::{self, Reply};
-use crate::suite::process::look_until;
-use crate::suite::redis::RedisProcess;
-use crate::system::deployments::machine::{self, Machine};
-use crate::system::deployments::pod::{Pod, at, get};
-use crate::system::deployments::sample::{Sample, indented};
-use crate::system::deployments::volume::Volume;
+use crate::e2e::env::envoy::{self, Envoy};
+use crate::e2e::system::deployments::machine::{self, Machine};
+use crate::e2e::system::deployments::pod::{Pod, at, get};
+use crate::e2e::system::deployments::sample::{Sample, indented};
+use crate::e2e::system::deployments::volume::Volume;
+use crate::support::http::{self, Reply};
+use crate::support::process::look_until;
+use crate::support::redis::RedisProcess;
 
 /// Of the sample, to the letter.
 const ENVIRONMENT: [(&str, &str); 10] = [

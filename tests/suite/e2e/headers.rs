@@ -3,8 +3,7 @@
 
 use tollgate::base::time::Span;
 
-use crate::env::Env;
-use crate::env::http::Headers as _;
+use crate::e2e::env::Env;
 
 const DAY: Span = Span::from_secs(86_400);
 

@@ -5,8 +5,8 @@ use std::thread;
 
 use tollgate::base::time::Span;
 
-use crate::env::http::{Headers as _, Request};
-use crate::env::{Env, Outcome, Pending, Timed, look_until};
+use crate::e2e::env::http::Request;
+use crate::e2e::env::{Env, Outcome, Pending, Timed, look_until};
 
 const DAY: Span = Span::from_secs(86_400);
 /// How long Envoy waits for a verdict in the sample, and where a test does not care.
@@ -94,7 +94,7 @@ fn client_that_disconnects_in_the_queue_consumes_its_slot() {
 
 /// The sample's rules with another limit and another `max_wait` for `/checkout`.
 fn checkout(limit: &str, max_wait: &str) -> String {
-    let rules = include_str!("../../deploy/envoy/rules/over-limit.yaml");
+    let rules = include_str!("../../../deploy/envoy/rules/over-limit.yaml");
     let sample = "unit: second, requests_per_unit: 5";
     let sample_wait = "max_wait: 2s";
     assert!(

@@ -3,8 +3,7 @@
 
 use tollgate::base::time::Span;
 
-use crate::env::http::Headers as _;
-use crate::env::{Env, Outcome, look_until};
+use crate::e2e::env::{Env, Outcome, look_until};
 
 const DAY: Span = Span::from_secs(86_400);
 

@@ -10,8 +10,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::suite::process::{Process, look_until};
-use crate::system::deployments::machine::{Machine, on_its_own};
+use crate::e2e::system::deployments::machine::{Machine, on_its_own};
+use crate::support::process::{Process, look_until};
 
 /// Programs, and what runs instead. The charts and manifests are tested with the real programs by
 /// `tests/helm`, `deploy/image/check.py` and the modules beside this one.
@@ -139,7 +139,7 @@ fn blocks(page: &str, language: &str) -> Vec<Block> {
 fn with_standins(machine: &Machine) -> String {
     let folder = machine.directory("programs");
     let path = env::var("PATH").expect("there is one");
-    let tool = |name: &str| crate::suite::tools::tool(name).display().to_string();
+    let tool = |name: &str| crate::support::tools::tool(name).display().to_string();
     let make = env::split_paths(&path).map(|folder| folder.join("make"));
     let make = make.into_iter().find(|path| path.exists()).expect("make is installed");
     let values = [

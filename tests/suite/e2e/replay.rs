@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::env::{Env, Outcome};
+use crate::e2e::env::{Env, Outcome};
 
 /// What the rules of the samples do to a file.
 fn replay(file: &Path) -> Value {

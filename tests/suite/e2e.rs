@@ -23,21 +23,3 @@ mod replay;
 mod short_timeout;
 mod system;
 mod trial;
-
-/// Support that these tests share with the suite.
-#[path = "../suite/support"]
-#[expect(dead_code, reason = "the suite needs more of it")]
-mod suite {
-    pub(crate) mod binary;
-    pub(crate) mod certificates;
-    pub(crate) mod faketime;
-    pub(crate) mod http;
-    pub(crate) mod process;
-    pub(crate) mod redis;
-    pub(crate) mod reference;
-    pub(crate) mod tools;
-    pub(crate) mod versions;
-    pub(crate) mod xds;
-
-    pub(crate) use process::PATIENCE;
-}

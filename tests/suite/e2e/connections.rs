@@ -2,8 +2,8 @@
 
 use std::io;
 
-use crate::env::Env;
-use crate::env::http::Request;
+use crate::e2e::env::Env;
+use crate::e2e::env::http::Request;
 
 #[test]
 fn three_connections_are_admitted_and_others_closed() {
