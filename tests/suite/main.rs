@@ -40,7 +40,6 @@ mod library_defaults;
 mod lifecycle;
 mod limit_changes;
 mod local_share;
-mod local_share_under_load;
 mod metrics;
 mod mixed_fleet;
 mod mutants;
