@@ -12,7 +12,6 @@ mod outages;
 mod over_limit;
 mod races;
 mod regions;
-mod reload;
 mod rule_changes;
 mod surfaces;
 
