@@ -179,11 +179,8 @@ async fn three_replicas_together_admit_the_limit_over_an_outage() {
 async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
     const VALUES: usize = 6;
     let cluster = ClusterProcess::start_behind_proxies();
-    let mut builder = TestServer::with_rules(RULES).with_env("WORKERS", "1");
-    for (name, value) in cluster.settings() {
-        builder = builder.with_env(name, &value);
-    }
-    let servers = [builder.start()];
+    let builder = TestServer::with_rules(RULES).with_env("WORKERS", "1");
+    let servers = [builder.with_envs(&cluster.settings()).start()];
     look_until("its own heartbeat", || alive(&servers[0]) == 1);
     let mut client = servers[0].client().await;
     let counters: Vec<_> = KEYS

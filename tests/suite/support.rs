@@ -4,6 +4,7 @@
 //! side by side. Nothing here sleeps to let a time pass: [`eventually`] looks until something is
 //! so, and fails when it took too long.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter, Write as _};
 use std::net::SocketAddr;
@@ -206,6 +207,14 @@ impl TestServer {
         http::get(self.admin, path).body
     }
 
+    /// GET of JSON from the admin listener.
+    #[track_caller]
+    pub(crate) fn admin_json(&self, path: &str) -> Value {
+        let reply = http::get(self.admin, path);
+        assert_eq!(reply.status, 200, "{path}: {reply:?}");
+        reply.json()
+    }
+
     /// The line of /metrics that begins with this name and labels, without them: its value. `None`
     /// if there is no such line.
     pub(crate) fn metric(&self, series: &str) -> Option<f64> {
@@ -324,9 +333,9 @@ impl Builder {
     }
 
     /// Sets environment variables.
-    pub(crate) fn with_envs(self, variables: &[(&str, &str)]) -> Self {
-        let set = |builder: Self, (name, value): &(&str, &str)| builder.with_env(name, value);
-        variables.iter().fold(self, set)
+    pub(crate) fn with_envs(mut self, variables: &[(&str, impl AsRef<OsStr>)]) -> Self {
+        self.command.envs(variables.iter().map(|(name, value)| (name, value)));
+        self
     }
 
     /// A process group of its own, for a test that stops it.

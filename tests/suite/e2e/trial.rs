@@ -58,8 +58,7 @@ impl InUse {
 }
 
 fn page(env: &Env) -> Value {
-    let page = env.tollgate.server().admin("/trial");
-    serde_json::from_str(&page).expect("it is JSON")
+    env.tollgate.server().admin_json("/trial")
 }
 
 #[test]

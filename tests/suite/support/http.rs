@@ -1,8 +1,11 @@
 //! HTTP/1 as curl sends it and as Envoy and Tollgate answer, over a plain socket: small enough that
 //! a test can also send half of it.
 
+use std::fmt::Display;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+
+use serde_json::Value;
 
 use super::process::PATIENCE;
 
@@ -24,6 +27,11 @@ pub(crate) fn get(addr: SocketAddr, path: &str) -> Reply {
     Connection::open(addr).send("GET", path, "").expect("there is a response")
 }
 
+/// The header that shows a token.
+pub(crate) fn bearer(token: &str) -> String {
+    format!("authorization: Bearer {token}")
+}
+
 /// GET where maybe nothing listens.
 pub(crate) fn try_get(addr: SocketAddr, path: &str) -> io::Result<Reply> {
     Connection::try_open(addr)?.send("GET", path, "")
@@ -35,7 +43,12 @@ pub(crate) fn post(addr: SocketAddr, path: &str, body: &str) -> Reply {
 }
 
 /// POST on a connection of its own with more headers, such as `name: value`.
-pub(crate) fn post_with(headers: &[String], addr: SocketAddr, path: &str, body: &str) -> Reply {
+pub(crate) fn post_with(
+    headers: &[impl Display],
+    addr: SocketAddr,
+    path: &str,
+    body: &str,
+) -> Reply {
     Connection::open(addr).send_with(headers, "POST", path, body).expect("there is a response")
 }
 
@@ -56,13 +69,13 @@ impl Connection {
 
     /// Sends a request, and reads the response.
     pub(crate) fn send(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
-        self.send_with(&[], method, path, body)
+        self.send_with(&[""; 0], method, path, body)
     }
 
     /// The same with more headers, such as `name: value`.
     pub(crate) fn send_with(
         &mut self,
-        headers: &[String],
+        headers: &[impl Display],
         method: &str,
         path: &str,
         body: &str,
@@ -153,6 +166,12 @@ impl Connection {
 }
 
 impl Reply {
+    /// Its body, which is JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
     /// Whether it has this header, written `name: value`.
     pub(crate) fn has_header(&self, header: &str) -> bool {
         self.headers.iter().any(|there| there == header)

@@ -286,10 +286,11 @@ fn redis_is_reached_only_with_what_it_asks_for() {
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true".to_owned()),
     ];
     let start = |without: &[&str]| {
-        let set = settings.iter().filter(|(name, _)| !without.contains(name));
-        let server = TestServer::with_rules(&limit_of(1))
-            .with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
-        set.fold(server, |server, (name, value)| server.with_env(name, value)).start()
+        let set = settings.iter().filter(|(name, _)| !without.contains(name)).cloned();
+        TestServer::with_rules(&limit_of(1))
+            .with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")
+            .with_envs(&set.collect::<Vec<_>>())
+            .start()
     };
     let is_reached = |server: &TestServer| server.get("/healthcheck").status == 200;
     let server = start(&[]);
@@ -444,7 +445,7 @@ async fn closes_of_idle_connections_are_no_outage() {
     let authority = Authority::new();
     let server = with_tls(&authority, "DNS:localhost,IP:127.0.0.1", "no").start();
     let service = TestServer::with_rules(&limit_of(idle_closes::LIMIT)).with_envs(&[
-        ("REDIS_URL", &server.url()),
+        ("REDIS_URL", &*server.url()),
         ("REDIS_TLS_CACERT", text(&authority.cacert())),
     ]);
     idle_closes::closes_are_no_outage(service, &[&server], "main", idle_closes::LIMIT).await;

@@ -6,7 +6,7 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::e2e::env::ports::Ports;
 use crate::support::binary::{sum_on, value_on};
-use crate::support::{Builder, TestServer, look_until};
+use crate::support::{TestServer, look_until};
 
 /// A Tollgate, which can be stopped and started again.
 #[derive(Debug)]
@@ -36,9 +36,7 @@ impl Service {
 
     /// Starts it where it was, and waits until it serves.
     pub(crate) fn start_again(&self) {
-        let with = |builder: Builder, (name, value): &(&str, String)| builder.with_env(name, value);
-        let builder = self.variables.iter().fold(TestServer::with_directory(&self.rules), with);
-        let server = builder.start();
+        let server = TestServer::with_directory(&self.rules).with_envs(&self.variables).start();
         look_until("tollgate is ready", || server.get("/ready").status == 200);
         *self.server.lock() = Some(server);
     }
