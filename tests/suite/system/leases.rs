@@ -23,15 +23,6 @@ use fleet::{Fleet, per_year};
 const GIVEN_BACK_AFTER: Duration = Duration::from_millis(2_500);
 
 #[tokio::test]
-async fn all_hits_of_a_hot_counter_are_admitted_and_charged() {
-    let fleet = Fleet::of(2, &per_year(1_000_000), "").await;
-    let admitted = fleet.paced("hot", 2_000, 2_000).await;
-    assert_eq!(admitted, 4_000);
-    fleet.give_back(GIVEN_BACK_AFTER).await;
-    assert_eq!(fleet.used("hot"), 4_000);
-}
-
-#[tokio::test]
 async fn all_of_the_limit_is_admitted_in_turn() {
     let fleet = Fleet::of(3, &per_year(1_000), "").await;
     let mut admitted = 0;
