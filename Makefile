@@ -54,7 +54,7 @@ e2e: requirements ## end-to-end tests with a real Envoy
 
 envoy-versions: requirements ## check the tables of docs/envoy.md on each Envoy version; takes three minutes
 	@$(MAKE) --no-print-directory binary
-	tests/e2e/versions.py
+	tests/envoy_versions.py
 
 helm: requirements ## test the chart without a cluster: rendered manifests, and the binary with them
 	tests/run.py helm

@@ -86,7 +86,7 @@ def has_libfaketime():
 
 
 def has_namespaces():
-    # As tests/e2e/system/deployments/machine.rs asks for them.
+    # As tests/suite/e2e/system/deployments/machine.rs asks for them.
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     return any(runs("unshare", *way, *namespaces, "true") for way in ([], ["--user", "--map-root-user"]))
 
@@ -116,14 +116,14 @@ PARTS = {
     "lint": Part([make("lint")], is_test=False),
     "workflows": Part([make("workflows")], is_test=False),
     "deny": Part([make("deny")], is_test=False),
-    "unit": Part([Tests(["--lib", "--bins", "--test", "suite", "--test", "architecture"], ["--skip", "system::"])], tools=("suite",)),
-    "e2e": Part([Tests(["--test", "e2e"], ["--skip", "system::"])], tools=("e2e",)),
+    "unit": Part([Tests(["--lib", "--bins", "--test", "suite", "--test", "architecture"], ["--skip", "system::", "--skip", "e2e::"])], tools=("suite",)),
+    "e2e": Part([Tests(["--test", "suite"], ["e2e::", "--skip", "system::"])], tools=("e2e",)),
     "helm": Part([[PYTHON, "tests/helm/check.py"]], tools=("helm",), needs_binary=True),
     "test-rules": Part([["target/debug/tollgate", "test", "config", "--coverage"]], needs_binary=True, is_test=False),
     "redis-tls": system(("redis-server",), ["redis_tls::"]),
     "clocks": system(("libfaketime",), ["clocks::", "lease_clocks::"]),
     "network": Part(
-        [Tests(["--test", "e2e"], ["system::"]), Tests(["--test", "suite"], ["system::network::"])],
+        [Tests(["--test", "suite"], ["e2e::system::", "system::network::"])],
         ("ip", NAMESPACES),
         ("suite", "e2e", "helm"),
     ),

@@ -171,24 +171,6 @@ fn completions_and_manual_pages_have_every_subcommand() {
     assert_eq!(tollgate(&["man", "nothing"]).code, Some(64));
 }
 
-/// Command line, and what the message must contain.
-const WRONG_USAGE: &[(&[&str], &str)] = &[
-    (&["--no-such-flag"], "--no-such-flag"),
-    (&["serve", "--no-such-flag"], "--no-such-flag"),
-    (&["explain"], "<WORD>"),
-    (&["explain", "d"], "DOMAIN KEY=VALUE..."),
-    (&["serve", "one", "two"], "two"),
-];
-
-#[test]
-fn invalid_command_lines_exit_with_64() {
-    for (arguments, expected) in WRONG_USAGE {
-        let ran = tollgate(arguments);
-        assert_eq!(ran.code, Some(64), "{arguments:?}: {ran:?}");
-        assert!(ran.stderr.contains(expected), "{arguments:?}: {ran:?}");
-    }
-}
-
 #[test]
 fn settings_that_cannot_be_served_with_end_with_78_and_say_what_to_write() {
     assert_settings_rejected(

@@ -50,9 +50,13 @@ fn help_settings_lists_all_settings() {
     assert!(count > 100, "{count} settings");
 }
 
-/// Command lines that are invalid: their code is 64.
+/// Command lines that are invalid: their code is 64. Behind some, what the message contains.
 const MISUSE: &str = "
---no-such-flag
+--no-such-flag => --no-such-flag
+serve --no-such-flag => --no-such-flag
+serve one two => two
+explain => <WORD>
+explain d => DOMAIN KEY=VALUE...
 --port x
 serve --port x
 check --format xml
@@ -83,9 +87,10 @@ top --url 127.0.0.1:6070
 #[test]
 fn misuse_ends_with_64_and_bad_settings_with_78() {
     for line in MISUSE.trim().lines() {
-        let arguments: Vec<&str> = line.split(' ').collect();
-        let ran = tollgate(&arguments);
+        let (words, expected) = line.split_once(" => ").unwrap_or((line, ""));
+        let ran = tollgate(&words.split(' ').collect::<Vec<_>>());
         assert_eq!(ran.code, Some(64), "{line}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{line}: {ran:?}");
     }
     for command in ["serve", "config"] {
         let ran = tollgate_with_env(&[command], &[("PORT", "x")]);

@@ -214,10 +214,7 @@ async fn lists_of_the_overview_are_those_of_metrics() {
 #[tokio::test]
 async fn rules_and_keys_have_the_numbers_of_their_counters() {
     let server = server().await;
-    let counter = |query: &str| -> Value {
-        let body = server.admin(&format!("/api/v1/counters?domain=shop&{query}"));
-        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))
-    };
+    let counter = |query: &str| server.admin_json(&format!("/api/v1/counters?domain=shop&{query}"));
     let listed = rows(&server.admin("/console/rules"));
     for (path, query, tag) in [
         ("shop.path_/login", "e=path%3D/login", ""),

@@ -3,13 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules};
 use crate::support::fault::Servers as _;
-use crate::support::http::{self, Reply};
+use crate::support::http::{self, Reply, bearer};
 use crate::support::redis::RedisProcess;
 use crate::support::{Builder, TestServer, eventually};
 
@@ -18,10 +18,6 @@ const TOKEN: &str = "s3cret-of-admins";
 
 fn service() -> Builder {
     TestServer::with_rules(&rules(LIMIT, "")).with_env("ADMIN_TOKEN", TOKEN)
-}
-
-fn bearer(token: &str) -> String {
-    format!("authorization: Bearer {token}")
 }
 
 fn body(key: &str, value: &str, hits: Option<u32>) -> String {
@@ -41,10 +37,6 @@ fn act(server: &TestServer, action: &str, body: &str) -> Reply {
     act_with(server, &[bearer(TOKEN)], action, body)
 }
 
-fn json_of(reply: &Reply) -> Value {
-    serde_json::from_str(&reply.body).unwrap_or_else(|error| panic!("{error}: {reply:?}"))
-}
-
 fn actions(server: &TestServer, action: &str, outcome: &str) -> Option<f64> {
     let labels = format!(r#"{{action="{action}",outcome="{outcome}"}}"#);
     server.metric(&format!("tollgate_admin_actions_total{labels}"))
@@ -61,14 +53,14 @@ async fn actions_are_exact(server: &TestServer) {
         if key == "places" {
             assert_eq!(granted.status, 422, "{granted:?}");
         } else {
-            let changed = json_of(&granted);
+            let changed = granted.json();
             assert_eq!(granted.status, 200, "{algorithm}: {granted:?}");
             assert_eq!(changed["before"]["over_limit"], true, "{algorithm}: {changed}");
             assert_eq!(changed["after"]["remaining"], 2, "{algorithm}: {changed}");
             assert_eq!(counting.admitted(key, "v", 4).await, 2, "{algorithm}");
         }
         let reset = act(server, "reset", &body(key, "v", None));
-        let changed = json_of(&reset);
+        let changed = reset.json();
         assert_eq!(reset.status, 200, "{algorithm}: {reset:?}");
         let used = changed["before"]["used"].as_u64();
         assert!(used >= Some(LIMIT.into()), "{algorithm}: {changed}");
@@ -276,7 +268,7 @@ fn invalid_actions_are_rejected() {
         let cells: Vec<&str> = line.split(" | ").collect();
         let reply = act(&server, cells[0], cells[1]);
         assert_eq!(reply.status.to_string(), cells[2], "{line}: {reply:?}");
-        assert!(json_of(&reply)["error"].is_string(), "{reply:?}");
+        assert!(reply.json()["error"].is_string(), "{reply:?}");
         assert!(reply.body.contains(&cells[3].replace('"', "\\\"")), "{line}: {reply:?}");
     }
     let large = body("token", &"v".repeat(20_000), None);

@@ -5,9 +5,8 @@ use serde_json::{Value, json};
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules};
 use crate::support::fault::Servers as _;
-use crate::support::http::{self, Reply};
 use crate::support::redis::RedisProcess;
-use crate::support::{Builder, Ran, TestServer, tollgate, tollgate_with_env};
+use crate::support::{Builder, Ran, TestServer, http, tollgate, tollgate_with_env};
 
 const LIMIT: u32 = 5;
 
@@ -21,15 +20,9 @@ fn caller(key: &str) -> &'static str {
     if key == "places" { "anyone" } else { "" }
 }
 
-fn body_of(reply: &Reply) -> Value {
-    serde_json::from_str(&reply.body).unwrap_or_else(|error| panic!("{error}: {reply:?}"))
-}
-
 /// Reads a counter.
 fn read(server: &TestServer, key: &str, value: &str) -> Value {
-    let reply = http::get(server.admin, &path_of(key, value));
-    assert_eq!(reply.status, 200, "{reply:?}");
-    body_of(&reply)
+    server.admin_json(&path_of(key, value))
 }
 
 fn service() -> Builder {
@@ -133,7 +126,7 @@ descriptors:
             client.ask("d", &[(key, "1")]).await;
         }
         let reply = http::get(server.admin, &format!("/api/v1/counters?domain=d&e={entry}"));
-        body_of(&reply)
+        reply.json()
     };
     // The limit of the API counts over-limit hits.
     let window = read("window", 5).await;
@@ -163,7 +156,7 @@ async fn requests_are_read_descriptor_by_descriptor() {
         {"entries": [{"key": "counted", "value": "v"}], "limit": {"requests_per_unit": 9, "unit": "HOUR"}},
     ]});
     let reply = http::post(server.admin, "/api/v1/counters", &request.to_string());
-    let body = body_of(&reply);
+    let body = reply.json();
     assert_eq!(reply.status, 200, "{reply:?}");
     let counters = body["counters"].as_array().expect("a list");
     let used: Vec<_> = counters.iter().map(|counter| &counter["used"]).collect();
@@ -192,14 +185,14 @@ fn rejections_say_why() {
         let reply = http::get(server.admin, &format!("/api/v1/counters?{}", cells[0]));
         assert_eq!(reply.status.to_string(), cells[1], "{line}: {reply:?}");
         assert!(reply.body.contains(cells[2]), "{line}: {reply:?}");
-        assert!(body_of(&reply)["replica"].is_string(), "{reply:?}");
+        assert!(reply.json()["replica"].is_string(), "{reply:?}");
     }
     for body in ["", "{", r#"{"domain":"d"}"#, r#"{"domain":"d","entries":[]}"#] {
         let reply = http::post(server.admin, "/api/v1/counters", body);
         assert_eq!(reply.status, 400, "{body}: {reply:?}");
     }
     let reply = http::get(server.admin, "/api/v1/nothing");
-    assert_eq!((reply.status, body_of(&reply)["replica"].is_string()), (404, true));
+    assert_eq!((reply.status, reply.json()["replica"].is_string()), (404, true));
 }
 
 #[tokio::test]
@@ -239,7 +232,7 @@ async fn commands_read_reset_and_grant() {
     has_line(&got, &["used", "7"]);
     has_line(&got, &["over", "limit", "yes"]);
     let json = counter("get", &["--format", "json"], "");
-    let json: Value = serde_json::from_str(&json.stdout).expect("it is JSON");
+    let json = json.json();
     assert_eq!((&json["used"], &json["remaining"]), (&json!(7), &json!(0)));
     assert_eq!(json["leased"], json!(0));
     has_line(&got, &["leased", "0"]);

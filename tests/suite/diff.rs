@@ -200,7 +200,7 @@ fn on_a_cluster_parents_restart_the_counters_of_their_levels() {
         let new = folder.path("new.yaml");
         let arguments = ["diff", &old, &new, "--format", "json"];
         let ran = tollgate_with_env(&arguments, &[("REDIS_TYPE", redis_type)]);
-        let printed: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+        let printed = ran.json();
         let rules = printed["rules"].as_array().cloned().unwrap_or_default();
         let restarting = rules.iter().filter(|rule| rule["counter_restarts"] == json!(true));
         restarting.map(|rule| rule["rule"].clone()).collect::<Vec<_>>()

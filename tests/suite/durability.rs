@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use tollgate::base::time::Clock;
 use tollgate::telemetry::metric::Metrics;
 
-use crate::support::cluster::{ClusterProcess, Options};
 use crate::support::in_process::Log;
 use crate::support::redis::RedisProcess;
 use crate::support::remote;
@@ -97,23 +96,6 @@ async fn warning_is_on_the_ready_page_until_it_is_over() {
     server.write("rules.yaml", &limit_of(7));
     becomes(&server, [1.0, 0.0]).await;
     assert_eq!(server.get("/ready").status, 200);
-}
-
-#[tokio::test]
-async fn one_master_of_a_cluster_is_named() {
-    let cluster = ClusterProcess::with(Options {
-        node: RedisProcess::builder().with_arguments(&["--appendonly", "yes"]),
-        ..Options::default()
-    });
-    let other = cluster.server(1);
-    other.command::<()>(&["CONFIG", "SET", "appendonly", "no"]);
-    let server = TestServer::with_rules(&limit_of(7))
-        .with_env("REDIS_URL", &cluster.url())
-        .with_env("REDIS_TYPE", "cluster")
-        .start();
-    becomes(&server, [1.0, 0.0]).await;
-    let named = format!("counters on redis://{} are lost", other.address());
-    eventually("the master is named", async || server.get("/ready").body.contains(&named)).await;
 }
 
 /// Calls until one is not answered, and returns when the others were.

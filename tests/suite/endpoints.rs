@@ -1,7 +1,7 @@
 //! Responses of every endpoint: gRPC with health and reflection, HTTP, the admin listener, and
 //! Prometheus' own.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_stream::once;
 use tollgate::base::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use tonic_health::pb::health_check_response::ServingStatus::{ServiceUnknown, Serving};
@@ -190,7 +190,7 @@ fn rlconfig_has_the_complete_limit_as_text_and_as_json() {
     assert_eq!(reply.status, 200);
     let is_json = reply.has_header("content-type: application/json");
     assert!(is_json, "{:?}", reply.headers);
-    let json: Value = serde_json::from_str(&reply.body).expect("it is JSON");
+    let json = reply.json();
     let limit = &json["domains"][0]["descriptors"][0]["limit"];
     let file = server.path("rules.yaml").display().to_string();
     for (key, value) in [

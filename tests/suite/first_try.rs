@@ -40,8 +40,7 @@ fn top_on(mut connection: Connection, headers: &str) -> (Vec<String>, Value) {
     let request = format!("GET /api/v1/top?by=hits HTTP/1.1\r\n{headers}\r\n");
     connection.write(request.as_bytes()).expect("it is open");
     let reply = connection.read("GET").expect("there is a response");
-    let answer: Value = serde_json::from_str(&reply.body)
-        .unwrap_or_else(|error| panic!("{headers}: {error}: {reply:?}"));
+    let answer = reply.json();
     let keys = answer["rules"][0]["keys"].as_array().expect("the rule has hits").iter();
     let user = |key: &Value| key["key"][0][1].as_str().expect("a value").to_owned();
     (keys.map(user).collect(), answer["hint"].clone())

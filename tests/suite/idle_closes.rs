@@ -98,7 +98,7 @@ descriptors:
     let redis = RedisProcess::start();
     let other = RedisProcess::start();
     let service = TestServer::with_rules(RULES).with_envs(&[
-        ("REDIS_URL", &other.url()),
+        ("REDIS_URL", &*other.url()),
         ("REDIS_PERSECOND", "true"),
         ("REDIS_PERSECOND_URL", &redis.url()),
     ]);
@@ -109,23 +109,17 @@ descriptors:
 async fn of_a_cluster() {
     let cluster = ClusterProcess::start();
     let servers: Vec<&RedisProcess> = cluster.living().collect();
-    let service = with_settings(&cluster.settings());
+    let service = TestServer::with_rules(&limit_of(LIMIT)).with_envs(&cluster.settings());
     closes_are_no_outage(service, &servers, "main", LIMIT).await;
 }
 
 #[tokio::test]
 async fn of_sentinels_and_their_master() {
     let sentinels = SentinelProcess::start();
-    let service = with_settings(&sentinels.settings());
+    let service = TestServer::with_rules(&limit_of(LIMIT)).with_envs(&sentinels.settings());
     let servers: Vec<&RedisProcess> =
         sentinels.sentinels.iter().chain([sentinels.master()]).collect();
     closes_are_no_outage(service, &servers, "main", LIMIT).await;
-}
-
-fn with_settings(settings: &[(&'static str, String)]) -> Builder {
-    settings.iter().fold(TestServer::with_rules(&limit_of(LIMIT)), |service, (name, value)| {
-        service.with_env(name, value)
-    })
 }
 
 /// A proxy closes both directions while nothing is on the way.

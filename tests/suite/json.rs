@@ -1,6 +1,6 @@
 //! `POST /json`: ShouldRateLimit in protobuf's JSON, with the reference's status codes.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::http::Connection;
 use crate::support::{TestServer, limit_of};
@@ -17,7 +17,7 @@ fn response_is_200_within_the_limit_and_429_over_it() {
     let reply = server.json(GOOD);
     assert_eq!(reply.status, 200);
     assert!(reply.has_header("content-type: application/json"), "{:?}", reply.headers);
-    let mut body: Value = serde_json::from_str(&reply.body).expect("it is JSON");
+    let mut body = reply.json();
     let reset = body["statuses"][0]["durationUntilReset"].take();
     assert!(
         reset.as_str().is_some_and(|reset| reset.ends_with('s') && !reset.contains('.')),
@@ -32,7 +32,7 @@ fn response_is_200_within_the_limit_and_429_over_it() {
 
     let reply = server.json(GOOD);
     assert_eq!(reply.status, 429);
-    let body: Value = serde_json::from_str(&reply.body).expect("it is JSON");
+    let body = reply.json();
     assert_eq!(
         (&body["overallCode"], &body["statuses"][0]["code"]),
         (&json!("OVER_LIMIT"), &json!("OVER_LIMIT"))

@@ -6,17 +6,24 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 
+use tokio::task::JoinSet;
+use tollgate::base::shutdown::Lifecycle;
+use tollgate::base::time::Clock;
+use tollgate::limits::check::{Check, Hits, Key, StoreError};
+use tollgate::limits::{Algorithm, Limit, Terms, Unit};
+use tollgate::telemetry::metric::Metrics;
+
 use crate::support::cluster::ClusterProcess;
 use crate::support::fault::Servers;
-use crate::support::http;
-use crate::support::proxy::{Fault, Proxy};
+use crate::support::proxy::Fault;
 use crate::support::redis::RedisProcess;
+use crate::support::remote::redis_at;
 use crate::support::{
-    Builder, Client, Code, TestServer, eventually, limit_of, look_until, request,
+    Client, Code, TestServer, counted, eventually, limit_of, look_until, request,
 };
 
 /// How much of each value.
-pub(crate) const LIMIT: u64 = 30;
+const LIMIT: u64 = 30;
 /// Rules of the algorithms whose hits do not come back while a test runs, and one by which a test
 /// sees whether Redis counts.
 const RULES: &str = "
@@ -32,6 +39,9 @@ const KEYS: [&str; 4] = ["window", "sliding", "log", "bucket"];
 /// Only the test uses this key: a verdict for it comes from Redis.
 const PROBE: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"probe"}]}]}"#;
 
+/// Counters that are owed hits: more than one call to Redis can write back.
+const OWED: usize = 16_384;
+
 /// A Redis that keeps on disk whatever it says that it has counted.
 pub(crate) fn persistent() -> RedisProcess {
     RedisProcess::builder()
@@ -40,20 +50,16 @@ pub(crate) fn persistent() -> RedisProcess {
         .start()
 }
 
-pub(crate) fn replica(redis: &RedisProcess) -> Builder {
-    TestServer::with_rules(RULES)
-        .with_env("REDIS_URL", &redis.url())
-        .with_env("WORKERS", "1")
-        .with_env("DRAIN_PERIOD", "1s")
-}
-
-fn replicas(redis: &RedisProcess, count: u32) -> Vec<TestServer> {
-    started(count, || replica(redis))
-}
-
 /// Replicas that have received heartbeats of each other.
-pub(crate) fn started(count: u32, replica: impl Fn() -> Builder) -> Vec<TestServer> {
-    let servers: Vec<_> = (0..count).map(|_| replica().start()).collect();
+fn replicas(redis: &RedisProcess, count: u32) -> Vec<TestServer> {
+    let start = || {
+        TestServer::with_rules(RULES)
+            .with_env("REDIS_URL", &redis.url())
+            .with_env("WORKERS", "1")
+            .with_env("DRAIN_PERIOD", "1s")
+            .start()
+    };
+    let servers: Vec<_> = (0..count).map(|_| start()).collect();
     look_until("heartbeats of all replicas", || {
         servers.iter().all(|server| alive(server) == count)
     });
@@ -115,7 +121,7 @@ async fn look(clients: &mut [Client], key: &str) {
     }
 }
 
-pub(crate) fn redis_counts(server: &TestServer) -> bool {
+fn redis_counts(server: &TestServer) -> bool {
     server.json(PROBE).status == 200
 }
 
@@ -132,14 +138,8 @@ fn wait_until_redis_counts(servers: &[TestServer]) {
     look_until("Redis counts for everybody", || servers.iter().all(redis_counts));
 }
 
-pub(crate) fn written_back(servers: &[TestServer]) -> u64 {
+fn written_back(servers: &[TestServer]) -> u64 {
     servers.iter().map(|server| whole(server.metric("tollgate_write_back_hits_total"))).sum()
-}
-
-/// Waits for this number of hits. Fails if there are more.
-fn wait_until_written_back(servers: &[TestServer], owed: u64) {
-    look_until("all of it is written back", || written_back(servers) >= owed);
-    assert_eq!(written_back(servers), owed);
 }
 
 /// A number of things.
@@ -174,61 +174,14 @@ async fn three_replicas_together_admit_the_limit_over_an_outage() {
     }
 }
 
-/// One replica admits hits in an outage, and another one, which is back before it, refunds them.
-#[tokio::test]
-async fn refunds_wait_for_the_hits_of_a_replica_that_is_back_later() {
-    let redis = persistent();
-    let proxies = [Proxy::before(redis.port()), Proxy::before(redis.port())];
-    let servers = proxies.each_ref().map(|proxy| {
-        let url = format!("redis://{}", proxy.addr());
-        replica(&redis).with_env("REDIS_URL", &url).start()
-    });
-    look_until("heartbeats of both", || servers.iter().all(|server| alive(server) == 2));
-    let mut clients = clients(&servers).await;
-    for proxy in &proxies {
-        proxy.set(Fault::RefuseConnections);
-    }
-    wait_until_redis_is_given_up(&servers);
-    for key in KEYS {
-        assert_eq!(passed(&mut clients[..1], key, 5).await, 5, "{key}");
-        let mut refund = request("d", &[&[(key, "v")]]);
-        refund.descriptors[0].is_negative_hits = true;
-        refund.descriptors[0].hits_addend = Some(5);
-        clients[1].answer(refund).await;
-    }
-    for back in [1, 0] {
-        proxies[back].set(Fault::None);
-        wait_until_redis_counts(slice::from_ref(&servers[back]));
-    }
-    wait_until_written_back(&servers, 5 * KEYS.len() as u64);
-    look_until("the refunds are counted", || {
-        KEYS.iter().all(|key| {
-            let path = format!("/api/v1/counters?domain=d&e={key}%3Dv");
-            let read = http::get(servers[1].admin, &path);
-            assert_eq!(read.status, 200, "{read:?}");
-            read.body.contains(r#""used":0"#)
-        })
-    });
-}
-
-/// A service on servers that belong together, which is the only one there.
-fn alone_on(servers: &impl Servers) -> [TestServer; 1] {
-    let builder = TestServer::with_rules(RULES).with_env("WORKERS", "1");
-    let server = servers
-        .settings()
-        .into_iter()
-        .fold(builder, |server, (name, value)| server.with_env(name, &value))
-        .start();
-    look_until("its own heartbeat", || alive(&server) == 1);
-    [server]
-}
-
 /// Slots move while no node is reachable: pending hits are written back to the new node.
 #[tokio::test]
 async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
     const VALUES: usize = 6;
     let cluster = ClusterProcess::start_behind_proxies();
-    let servers = alone_on(&cluster);
+    let builder = TestServer::with_rules(RULES).with_env("WORKERS", "1");
+    let servers = [builder.with_envs(&cluster.settings()).start()];
+    look_until("its own heartbeat", || alive(&servers[0]) == 1);
     let mut client = servers[0].client().await;
     let counters: Vec<_> = KEYS
         .into_iter()
@@ -250,25 +203,13 @@ async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
         cluster.migrate(slot);
     }
     (0..cluster.len()).for_each(|node| cluster.proxy(node).set(Fault::None));
-    wait_until_written_back(&servers, counters.len() as u64 * 11);
+    let owed = counters.len() as u64 * 11;
+    look_until("all of it is written back", || written_back(&servers) >= owed);
+    assert_eq!(written_back(&servers), owed);
     look_until("each node is asked again", || {
         servers[0].metric("tollgate_store_breaker_open") == Some(0.0)
     });
     assert_eq!(passed_of_each(&mut client, &counters, 40).await, BTreeSet::from([10]));
-}
-
-#[tokio::test]
-async fn a_redis_that_comes_back_empty_counts_again_what_it_had_and_no_more() {
-    let mut redis = RedisProcess::start();
-    let servers = replicas(&redis, 1);
-    let mut clients = clients(&servers).await;
-    assert_eq!(passed(&mut clients, "bucket", 12).await, 12);
-    redis.kill();
-    wait_until_redis_is_given_up(&servers);
-    assert_eq!(passed(&mut clients, "bucket", 50).await, LIMIT - 12);
-    redis.restart();
-    wait_until_redis_counts(&servers);
-    assert_eq!(passed(&mut clients, "bucket", 50).await, 12);
 }
 
 #[tokio::test]
@@ -305,14 +246,34 @@ async fn what_is_heard_of_other_replicas_goes_before_what_is_set() {
 }
 
 #[tokio::test]
-async fn replicas_that_are_just_ready_admit_the_limit_in_an_outage() {
-    let mut redis = persistent();
-    let servers: Vec<_> = (0..5).map(|_| replica(&redis).start()).collect();
-    look_until("all are ready", || servers.iter().all(|server| server.get("/ready").status == 200));
-    redis.kill();
-    let mut clients = clients(&servers).await;
-    for key in KEYS {
-        let passed = passed(&mut clients, key, 80).await;
-        assert_eq!(passed, LIMIT, "{key}: all knew each other");
+async fn everything_owed_is_written_back() {
+    let port = RedisProcess::start().port();
+    let limit = Limit::new(&Terms::new(10, Unit::Year, Algorithm::TokenBucket)).expect("a limit");
+    let check =
+        |number: usize| Check::new(Key::from(&*format!("tg:d:k:{number}:")), limit, Hits::Add(3));
+    let metrics = Metrics::new();
+    let clock = Clock::system();
+    let node = redis_at(&format!("redis://127.0.0.1:{port}"), clock.clone(), &metrics);
+    let mut chores = JoinSet::new();
+    chores.spawn(node.clone().maintain(Lifecycle::default()));
+    let is_given_up = || counted(&metrics, "tollgate_store_breaker_open") == 1;
+    eventually("Redis is given up", async || is_given_up()).await;
+    for number in 0..OWED {
+        assert!(
+            !node.decide_locally(
+                &[(&check(number), StoreError::Unreachable.not_counted())],
+                clock.now()
+            )[0]
+            .over
+        );
     }
+    let redis = RedisProcess::builder().start_at(port).expect("the port is still free");
+    eventually("Redis is asked again", async || !is_given_up()).await;
+    let owed = 3 * OWED as u64;
+    eventually("all of it is written back", async || {
+        counted(&metrics, "tollgate_write_back_hits_total") == owed
+    })
+    .await;
+    assert_eq!(redis.command::<usize>(&["DBSIZE"]), OWED);
+    assert_eq!(counted(&metrics, "tollgate_write_back_full_total"), 0);
 }

@@ -471,21 +471,6 @@ async fn missing_default_statsd_is_not_logged() {
     assert_eq!(log.lines(&["statsd"]), [""; 0]);
 }
 
-/// There may be one on this machine or not.
-#[test]
-fn default_statsd_causes_no_warning() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("BACKEND_TYPE", "memory")
-        .with_env("STATS_FLUSH_INTERVAL", "20ms")
-        .start();
-    look_until("it was tried", || {
-        let tried = ["lines_total", "flushes_failed_total"]
-            .map(|name| server.metric(&format!("tollgate_statsd_{name}")));
-        tried.iter().any(|count| *count > Some(0.0))
-    });
-    server.assert_not_logged("WARN");
-}
-
 #[test]
 fn disabled_statsd_receives_nothing() {
     let settings: [&[(&str, &str)]; 4] = [

@@ -1,7 +1,7 @@
 //! What a client gets of a request over its limit: the headers and the body of its rule, word to the
 //! upstream, or its slot. `in_process/queue.rs` has the times of queued requests.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, eventually, request};
@@ -30,7 +30,7 @@ fn jitter_lengthens_retry_after_only() {
         .start();
     let header = |key: &str, name: &str| {
         let body = format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"{key}"}}]}}]}}"#);
-        let answer: Value = serde_json::from_str(&server.json(&body).body).expect("it is JSON");
+        let answer = server.json(&body).json();
         let mut headers = answer["responseHeadersToAdd"].as_array()?.iter();
         let value = headers.find(|header| header["key"] == name)?["value"].as_str()?;
         let secs = value.rsplit_once("t=").map_or(value, |(_, secs)| secs);
@@ -48,7 +48,7 @@ fn degraded_json_responses_are_200_with_upstream_headers() {
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"cheap"}]}]}"#;
     assert!(!server.json(body).body.contains("degraded"));
     let reply = server.json(body);
-    let answer: Value = serde_json::from_str(&reply.body).expect("it is JSON");
+    let answer = reply.json();
     assert_eq!(reply.status, 200);
     assert_eq!(answer["requestHeadersToAdd"], json!([{"key": "x-degraded", "value": "true"}]));
     assert_eq!(answer["dynamicMetadata"], json!({"degraded": ["d.cheap"]}));

@@ -250,10 +250,10 @@ async fn a_start_that_gives_up_says_why_and_what_to_do() {
             "redis://ADDRESS rejects the user or password (WRONGPASS), or has none; check REDIS_AUTH and REDIS_URL",
         ),
     ] {
-        let server = TestServer::with_rules(&limit_of(2))
-            .with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms");
-        let with = |server: Builder, (name, value): &(&str, &str)| server.with_env(name, value);
-        let mut server = settings.iter().fold(server, with).start();
+        let mut server = TestServer::with_rules(&limit_of(2))
+            .with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms")
+            .with_envs(settings)
+            .start();
         assert_eq!(server.exit_code().await, Some(1), "{cause}");
         let cause = cause.replace("CLOSED", &closed).replace("ADDRESS", &address);
         let expected = format!(

@@ -29,9 +29,7 @@ fn a_thousand_reloads_lose_no_request_reset_no_counter_and_leak_nothing() {
     let metric_lines = || server.admin("/metrics").lines().count();
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"VALUE"}]}]}"#;
     let used_before = |value: &str, limit: u32| {
-        let answer: serde_json::Value =
-            serde_json::from_str(&server.json(&body.replace("VALUE", value)).body)
-                .expect("it is JSON");
+        let answer = server.json(&body.replace("VALUE", value)).json();
         let remaining =
             answer["statuses"][0]["limitRemaining"].as_u64().expect("a limit has a remainder");
         u64::from(limit) - remaining - 1

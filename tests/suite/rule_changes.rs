@@ -10,8 +10,8 @@ use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rule_files::{config_map, etag_of, get, json_of};
-use crate::support::http::{Connection, Reply};
+use crate::rule_files::{config_map, etag_of, get};
+use crate::support::http::{Connection, Reply, bearer};
 use crate::support::{Builder, TestServer, limit_of, request, tollgate_with_env, write};
 
 const TOKEN: &str = "s3cret-of-admins";
@@ -24,10 +24,6 @@ fn service() -> TestServer {
     writable(TestServer::with_rules(&limit_of(1))).start()
 }
 
-fn bearer() -> String {
-    format!("authorization: Bearer {TOKEN}")
-}
-
 fn send(server: &TestServer, headers: &[String], method: &str, path: &str, body: &str) -> Reply {
     Connection::open(server.admin)
         .send_with(headers, method, &format!("/api/v1/rules{path}"), body)
@@ -36,7 +32,7 @@ fn send(server: &TestServer, headers: &[String], method: &str, path: &str, body:
 
 /// Replaces `rules.yaml`, if it has this ETag.
 fn put(server: &TestServer, etag: &str, text: &str) -> Reply {
-    let headers = [bearer(), format!("if-match: {etag}")];
+    let headers = [bearer(TOKEN), format!("if-match: {etag}")];
     send(server, &headers, "PUT", "/rules.yaml", text)
 }
 
@@ -48,7 +44,7 @@ fn etag(server: &TestServer) -> String {
 fn limit_to(server: &TestServer, requests: u32) -> Value {
     let reply = put(server, &etag(server), &limit_of(requests));
     assert_eq!(reply.status, 200, "{reply:?}");
-    json_of(&reply)
+    reply.json()
 }
 
 fn actions(server: &TestServer, action: &str, outcome: &str) -> Option<f64> {
@@ -82,7 +78,7 @@ async fn a_change_is_in_force_when_it_is_answered() {
 #[test]
 fn changes_are_off_by_default() {
     let server = TestServer::with_rules(&limit_of(1)).with_env("ADMIN_TOKEN", TOKEN).start();
-    let list = json_of(&get(&server, ""));
+    let list = get(&server, "").json();
     assert_eq!(list["writable"], false);
     let reason = list["reason"].as_str().expect("a text");
     assert!(reason.contains("set RULES_WRITABLE=true"), "{list}");
@@ -99,7 +95,7 @@ fn changes_need_the_token() {
     let reply = put(&server, "*", &limit_of(2));
     assert_eq!(reply.status, 403, "{reply:?}");
     assert!(reply.body.contains("set ADMIN_TOKEN"), "{reply:?}");
-    let list = json_of(&get(&server, ""));
+    let list = get(&server, "").json();
     assert_eq!(list["writable"], false);
     assert!(list["reason"].to_string().contains("set ADMIN_TOKEN"), "{list}");
 
@@ -113,7 +109,7 @@ fn changes_need_the_token() {
     }
     assert_eq!(actions(&server, "put_rules", "unauthorized"), Some(3.0));
     let guess = |guess| {
-        let headers = [format!("authorization: Bearer guess-{guess}")];
+        let headers = [bearer(&format!("guess-{guess}"))];
         send(&server, &headers, "PUT", "/rules.yaml", "{}").status
     };
     let guesses: Vec<u16> = (0..12).map(guess).collect();
@@ -149,14 +145,14 @@ fn rejected_changes_write_nothing() {
     for line in REJECTED.trim().lines() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let (method, path) = cells[0].split_once(' ').expect("a method and a path");
-        let mut headers = vec![bearer()];
+        let mut headers = vec![bearer(TOKEN)];
         headers.extend(
             Some(cells[1]).filter(|tag| !tag.is_empty()).map(|tag| format!("if-match: {tag}")),
         );
         let reply = send(&server, &headers, method, path, cells[2]);
         assert_eq!(reply.status.to_string(), cells[3], "{line}: {reply:?}");
         assert!(reply.body.contains(cells[4]), "{line}: {reply:?}");
-        assert!(json_of(&reply)["replica"].is_string(), "{reply:?}");
+        assert!(reply.json()["replica"].is_string(), "{reply:?}");
     }
     let large = put(&server, "*", &"#".repeat((8 << 20) + 1));
     assert_eq!(large.status, 413, "{large:?}");
@@ -172,7 +168,7 @@ fn invalid_rules_are_answered_with_their_lines() {
     let text = limit_of(1).replace("year", "fortnight");
     let reply = put(&server, &etag(&server), &text);
     assert_eq!(reply.status, 422, "{reply:?}");
-    let error = &json_of(&reply)["errors"][0];
+    let error = &reply.json()["errors"][0];
     assert_eq!((&error["file"], &error["line"]), (&json!("rules.yaml"), &json!(4)), "{error}");
     let message = error["message"].as_str().expect("a text");
     assert!(message.contains("invalid rate limit unit 'fortnight'"), "{error}");
@@ -234,7 +230,7 @@ fn files_of_a_config_map_are_not_replaced() {
     let reply = put(&server, "*", &limit_of(2));
     assert_eq!(reply.status, 409, "{reply:?}");
     assert!(reply.body.contains("ConfigMap"), "{reply:?}");
-    assert_eq!(json_of(&get(&server, ""))["writable"], false);
+    assert_eq!(get(&server, "").json()["writable"], false);
 }
 
 #[test]
@@ -281,7 +277,7 @@ fn a_folder_without_permission_is_not_written() {
     });
     let server = started.join().expect("it starts");
     let reply = put(&server, "*", &limit_of(2));
-    let list = json_of(&get(&server, ""));
+    let list = get(&server, "").json();
     mode(0o755);
     assert_eq!(reply.status, 409, "{reply:?}");
     assert!(reply.body.contains("is not writable for this process"), "{reply:?}");
@@ -338,7 +334,7 @@ fn a_killed_process_leaves_a_whole_file() {
         let text = padded(requests);
         let headers = format!(
             "PUT /api/v1/rules/rules.yaml HTTP/1.1\r\nhost: test\r\n{}\r\nif-match: *\r\ncontent-length: {}\r\n\r\n",
-            bearer(),
+            bearer(TOKEN),
             text.len()
         );
         let mut connection = Connection::open(server.admin);

@@ -10,10 +10,6 @@ use tempfile::TempDir;
 use crate::support::http::{self, Reply};
 use crate::support::{TestServer, limit_of, write};
 
-pub(crate) fn json_of(reply: &Reply) -> Value {
-    serde_json::from_str(&reply.body).unwrap_or_else(|error| panic!("{error}: {reply:?}"))
-}
-
 pub(crate) fn get(server: &TestServer, path: &str) -> Reply {
     http::get(server.admin, &format!("/api/v1/rules{path}"))
 }
@@ -38,7 +34,7 @@ fn rules_files_are_listed_and_read() {
         ("below/c.yaml", "domain: c\n"),
     ])
     .start();
-    let list = json_of(&get(&server, ""));
+    let list = get(&server, "").json();
     assert_eq!(names(&list), ["a.yaml", "b.yaml"]);
     assert!(list["replica"].is_string(), "{list}");
     for file in list["files"].as_array().expect("a list") {
@@ -89,7 +85,7 @@ fn only_files_directly_in_the_folder_are_read() {
         assert_eq!(reply.status.to_string(), cells[1], "{line}: {reply:?}");
         assert!(reply.body.contains(cells[2]), "{line}: {reply:?}");
         assert!(!reply.body.contains("secret"), "{line}: {reply:?}");
-        assert!(json_of(&reply)["replica"].is_string(), "{reply:?}");
+        assert!(reply.json()["replica"].is_string(), "{reply:?}");
     }
 }
 
@@ -100,7 +96,7 @@ fn files_of_a_config_map_are_read() {
     let server = TestServer::with_runtime_root(root.path())
         .with_env("RUNTIME_IGNOREDOTFILES", "true")
         .start();
-    assert_eq!(names(&json_of(&get(&server, ""))), ["rules.yaml"]);
+    assert_eq!(names(&get(&server, "").json()), ["rules.yaml"]);
     assert_eq!(get(&server, "/rules.yaml").body, limit_of(1));
 }
 
@@ -125,7 +121,7 @@ fn rules_of_a_control_plane_are_no_files() {
 fn a_missing_folder_is_the_reason_for_an_empty_list() {
     let root = TempDir::new().expect("a temporary directory");
     let server = TestServer::with_runtime_root(root.path()).start();
-    let list = json_of(&get(&server, ""));
+    let list = get(&server, "").json();
     assert_eq!(list["files"], json!([]));
     let reason = list["reason"].as_str().expect("a text");
     assert!(reason.contains("read rules from"), "{list}");

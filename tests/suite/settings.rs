@@ -186,12 +186,8 @@ pub(crate) const TIGHT: &str =
 const LOOSE: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"loose","value":"v"}]}]}"#;
 const BOTH: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"tight","value":"v"}]},{"entries":[{"key":"loose","value":"v"}]}]}"#;
 
-fn json(reply: &Reply) -> Value {
-    serde_json::from_str(&reply.body).unwrap_or_else(|error| panic!("{error}: {}", reply.body))
-}
-
 fn has_header(reply: &Reply, name: &str) -> bool {
-    json(reply)["responseHeadersToAdd"]
+    reply.json()["responseHeadersToAdd"]
         .as_array()
         .is_some_and(|headers| headers.iter().any(|header| header["key"] == name))
 }
@@ -208,14 +204,14 @@ const EFFECTS: &[Effect] = &[
     (
         ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
         &[BOTH, BOTH, BOTH, LOOSE],
-        |_, reply| json(reply)["statuses"][0]["limitRemaining"] == 8,
+        |_, reply| reply.json()["statuses"][0]["limitRemaining"] == 8,
     ),
     (("NEAR_LIMIT_RATIO", "0.1"), &[LOOSE, LOOSE, LOOSE], |server, _| near(server)),
     (("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), &[TIGHT], |_, reply| {
         has_header(reply, "RateLimit-Limit")
     }),
     (("RESPONSE_DYNAMIC_METADATA", "true"), &[LOOSE], |_, reply| {
-        json(reply)["dynamicMetadata"]["metadata"]["owner"] == "bob"
+        reply.json()["dynamicMetadata"]["metadata"]["owner"] == "bob"
     }),
     (("IETF_RATELIMIT_HEADERS_ENABLED", "true"), &[TIGHT], |_, reply| {
         has_header(reply, "RateLimit-Policy")
@@ -254,7 +250,7 @@ fn headers_have_configured_names() {
         let names: Vec<(&str, &str)> = names.into_iter().zip(configured).collect();
         let server = TestServer::with_rules(TWO).with_envs(&names);
         let reply = server.with_env(enabled, "true").start().json(LOOSE);
-        let headers = json(&reply)[direction].take();
+        let headers = reply.json()[direction].take();
         let headers = headers.as_array().expect("there are headers").iter();
         let found: Vec<Value> = headers.map(|header| header["key"].clone()).collect();
         assert_eq!(found, configured, "{direction}");
@@ -435,7 +431,7 @@ pub(crate) const K: &str =
 
 /// A service whose calls on [`K`] are counted on that Redis, or not at all: it denies what it
 /// cannot count.
-pub(crate) fn counting(redis: &RedisProcess) -> Builder {
+fn counting(redis: &RedisProcess) -> Builder {
     let address = redis.address();
     TestServer::with_rules(&limit_of(1_000))
         .with_env("REDIS_URL", &address)
@@ -443,7 +439,7 @@ pub(crate) fn counting(redis: &RedisProcess) -> Builder {
 }
 
 /// Ends every connection to a Redis but the test's, and waits until calls are counted on a new one.
-pub(crate) fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
+fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
     let made = || server.metric("ratelimit_redis_pool_cx_total").unwrap_or_default();
     let before = made();
     redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);

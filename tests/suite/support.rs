@@ -4,6 +4,7 @@
 //! side by side. Nothing here sleeps to let a time pass: [`eventually`] looks until something is
 //! so, and fails when it took too long.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter, Write as _};
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::fs::OFlags;
 use serde_json::Value;
@@ -74,6 +75,7 @@ const STDOUT: &str = "stdout";
 const STDERR: &str = "stderr";
 
 /// A running server. Dropped, it is killed; in a test that fails, its log is shown.
+#[derive(Debug)]
 pub(crate) struct TestServer {
     process: Process,
     /// Removed after the process has ended.
@@ -205,6 +207,14 @@ impl TestServer {
         http::get(self.admin, path).body
     }
 
+    /// GET of JSON from the admin listener.
+    #[track_caller]
+    pub(crate) fn admin_json(&self, path: &str) -> Value {
+        let reply = http::get(self.admin, path);
+        assert_eq!(reply.status, 200, "{path}: {reply:?}");
+        reply.json()
+    }
+
     /// The line of /metrics that begins with this name and labels, without them: its value. `None`
     /// if there is no such line.
     pub(crate) fn metric(&self, series: &str) -> Option<f64> {
@@ -291,10 +301,15 @@ impl TestServer {
         self.process.ended().is_none()
     }
 
+    /// Waits until it has ended.
+    pub(crate) fn wait_until_ended(&mut self) -> ExitStatus {
+        self.process.wait_until_ended()
+    }
+
     /// Waits until it has ended, and gives its exit code; `None` if a signal ended it.
     pub(crate) async fn exit_code(&mut self) -> Option<i32> {
         eventually("the server ends", async || !self.is_running()).await;
-        self.process.wait_until_ended().code()
+        self.wait_until_ended().code()
     }
 }
 
@@ -318,9 +333,9 @@ impl Builder {
     }
 
     /// Sets environment variables.
-    pub(crate) fn with_envs(self, variables: &[(&str, &str)]) -> Self {
-        let set = |builder: Self, (name, value): &(&str, &str)| builder.with_env(name, value);
-        variables.iter().fold(self, set)
+    pub(crate) fn with_envs(mut self, variables: &[(&str, impl AsRef<OsStr>)]) -> Self {
+        self.command.envs(variables.iter().map(|(name, value)| (name, value)));
+        self
     }
 
     /// A process group of its own, for a test that stops it.
@@ -667,14 +682,10 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool)
     );
 }
 
-/// The text of a file with tests, as `docs/compatibility.md` names it: below `src/`, or below
-/// `tests/` (`e2e/…`) or `tests/suite/`.
+/// The text of a file with tests, as `docs/compatibility.md` names it: `src/…`, or a path below
+/// `tests/suite/`.
 pub(crate) fn read_test_file(file: &str) -> String {
-    let folder = match file.split('/').next() {
-        Some("src") => "",
-        Some("e2e") => "tests",
-        _ => "tests/suite",
-    };
+    let folder = if file.starts_with("src/") { "" } else { "tests/suite" };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -27,12 +27,6 @@ fn service() -> Builder {
     TestServer::with_rules(RULES)
 }
 
-fn get(server: &TestServer, path: &str) -> Value {
-    let reply = http::get(server.admin, path);
-    assert_eq!(reply.status, 200, "{path}: {reply:?}");
-    serde_json::from_str(&reply.body).expect("it is JSON")
-}
-
 /// The keys of `d.user`, as value, hits and hits over limit.
 fn users(answer: &Value) -> Vec<(String, u64, u64)> {
     let rules = answer["rules"].as_array().expect("there are rules");
@@ -78,10 +72,10 @@ async fn keys_are_ordered_by_hits_or_by_hits_over_limit() {
 
     let by_hits = counted(&[("bob", 9, 6), ("ann", 5, 2), ("eve", 2, 0)]);
     for window in ["1m", "5m", "60m"] {
-        let answer = get(&server, &format!("/api/v1/top?window={window}&by=hits"));
+        let answer = server.admin_json(&format!("/api/v1/top?window={window}&by=hits"));
         assert_eq!(users(&answer), by_hits, "{window}");
     }
-    let answer = get(&server, "/api/v1/top?by=over_limit");
+    let answer = server.admin_json("/api/v1/top?by=over_limit");
     assert_eq!(users(&answer), by_hits[..2]);
     let key = json!([["plan", "free"], ["user", "ann"]]);
     let of_plan = json!({
@@ -95,7 +89,7 @@ async fn keys_are_ordered_by_hits_or_by_hits_over_limit() {
         ("rule=d.other", json!([])),
         ("domain=other", json!([])),
     ] {
-        assert_eq!(get(&server, &format!("/api/v1/top?{filter}"))["rules"], rules);
+        assert_eq!(server.admin_json(&format!("/api/v1/top?{filter}"))["rules"], rules);
     }
     for invalid in ["window=2m", "by=user"] {
         let reply = http::get(server.admin, &format!("/api/v1/top?{invalid}"));
@@ -119,7 +113,7 @@ async fn keys_are_bounded_and_frequent_ones_are_found() {
         }
         client.ask("d", &[("user", "often")]).await;
     }
-    let keys = users(&get(&server, "/api/v1/top?by=hits"));
+    let keys = users(&server.admin_json("/api/v1/top?by=hits"));
     assert_eq!(keys.len(), 100);
     assert_eq!(keys[0].0, "often");
     assert!((20..=30).contains(&keys[0].1), "{:?}", keys[0]);
@@ -131,9 +125,9 @@ async fn values_are_redacted_by_the_setting_and_the_address() {
         let server = builder.start();
         send(&server, "ann", 4).await;
         send(&server, "bob", 5).await;
-        let mut first = users(&get(&server, "/api/v1/top?by=hits"));
+        let mut first = users(&server.admin_json("/api/v1/top?by=hits"));
         send(&server, "ann", 3).await;
-        let second = users(&get(&server, "/api/v1/top?by=hits"));
+        let second = users(&server.admin_json("/api/v1/top?by=hits"));
         let names = |users: &[(String, u64, u64)]| -> BTreeSet<String> {
             users.iter().map(|(user, ..)| user.clone()).collect()
         };
@@ -190,7 +184,7 @@ async fn feed_has_responses_of_over_limit() {
     let rule = &event["rule"];
     assert_eq!((domain, rule), (&json!("d"), &json!("d.plan_free.user")));
     assert_eq!(event["descriptor"][0], json!(["plan", "free"]));
-    let top = get(&server, "/api/v1/top?by=hits&rule=d.plan_free.user");
+    let top = server.admin_json("/api/v1/top?by=hits&rule=d.plan_free.user");
     assert_eq!(event["descriptor"], top["rules"][0]["keys"][0]["key"]);
     assert_eq!(event["replica"], top["replica"]);
     // A reader does not delay the end.

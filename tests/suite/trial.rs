@@ -41,13 +41,12 @@ fn trial(requests: u32, upstream: &impl ToString) -> Builder {
         .with_env("WORKERS", "1")
 }
 
-fn page(server: &TestServer) -> Value {
-    serde_json::from_str(&server.admin("/trial")).expect("it is JSON")
-}
-
 async fn compared(server: &TestServer, requests: u64) -> Value {
-    eventually("requests are compared", async || page(server)["requests"] == requests).await;
-    page(server)
+    eventually("requests are compared", async || {
+        server.admin_json("/trial")["requests"] == requests
+    })
+    .await;
+    server.admin_json("/trial")
 }
 
 fn user(name: &str) -> RateLimitRequest {
@@ -381,8 +380,8 @@ async fn calls_that_cannot_be_compared_are_forwarded_and_counted() {
     assert_eq!((got.status(), &got.body), (Some("0"), &frame(&reply(2))));
     assert_eq!(upstream.received()[1].body, not_protobuf);
     server.metric_becomes(&dropped("invalid"), 1.0).await;
-    assert_eq!(page(&server)["dropped"], 2);
-    assert_eq!(page(&server)["requests"], 0);
+    assert_eq!(server.admin_json("/trial")["dropped"], 2);
+    assert_eq!(server.admin_json("/trial")["requests"], 0);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::counting::answered_by_redis;
-use crate::support::http::{self, Reply};
+use crate::support::http;
 use crate::support::redis::RedisProcess;
 use crate::support::{Builder, TestServer, tollgate, tollgate_with_env};
 
@@ -43,14 +43,8 @@ async fn send(server: &TestServer, entries: &[(&str, &str)], times: usize) {
     }
 }
 
-fn get(server: &TestServer, path: &str) -> Reply {
-    http::get(server.admin, path)
-}
-
 fn usage(server: &TestServer, query: &str) -> Value {
-    let reply = get(server, &format!("/api/v1/usage?domain=llm&{query}"));
-    assert_eq!(reply.status, 200, "{reply:?}");
-    serde_json::from_str(&reply.body).unwrap_or_else(|error| panic!("{error}: {reply:?}"))
+    server.admin_json(&format!("/api/v1/usage?domain=llm&{query}"))
 }
 
 /// Fields of each limit.
@@ -105,7 +99,7 @@ fn rejections_of_usage_say_why() {
             "`tollgate usage DOMAIN -e KEY=VALUE` has the limits of one key",
         ),
     ] {
-        let reply = get(&server, &format!("/api/v1/usage?{query}"));
+        let reply = http::get(server.admin, &format!("/api/v1/usage?{query}"));
         assert_eq!(reply.status, status, "{query}: {reply:?}");
         assert!(reply.body.contains(text), "{query}: {reply:?}");
     }

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::BufRead as _;
 
-use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::http::{self, Connection, Reply};
+use crate::support::http::{self, Connection, Reply, bearer};
 use crate::support::raw_upstream::{Answer, RawUpstream, headers};
 use crate::support::{TestServer, eventually, look_until, tollgate};
 
@@ -24,17 +23,9 @@ descriptors:
 ";
 
 fn get(server: &TestServer, path: &str, token: Option<&str>) -> Reply {
-    let header =
-        token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
-    let mut connection = Connection::open(server.admin);
-    let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\n{header}\r\n");
-    connection.write(request.as_bytes()).expect("it is open");
-    connection.read("GET").expect("there is a response")
-}
-
-fn json_of(server: &TestServer, path: &str, token: Option<&str>) -> Value {
-    let reply = get(server, path, token);
-    serde_json::from_str(&reply.body).unwrap_or_else(|error| panic!("{path}: {error}: {reply:?}"))
+    let headers: Vec<String> = token.map(bearer).into_iter().collect();
+    let reply = Connection::open(server.admin).send_with(&headers, "GET", path, "");
+    reply.expect("there is a response")
 }
 
 /// Every page: those of the index, the paths of the API and what their links lead to.
@@ -83,10 +74,8 @@ async fn redacting(upstream: &RawUpstream) -> TestServer {
     client.ask("d", &[("user", "bob")]).await;
     // No rule has its key.
     client.ask("d", &[("usr", SECRET)]).await;
-    eventually("all requests are compared", async || {
-        json_of(&server, "/trial", None)["requests"] == 16
-    })
-    .await;
+    eventually("all requests are compared", async || server.admin_json("/trial")["requests"] == 16)
+        .await;
     server
 }
 
@@ -167,7 +156,7 @@ fn token_to_read_changes_nothing() {
         .with_envs(&[("ADMIN_TOKEN", TOKEN), ("ADMIN_READ_TOKEN", READ_TOKEN)])
         .start();
     let reset = |token: &str| {
-        let headers = [format!("authorization: Bearer {token}")];
+        let headers = [bearer(token)];
         let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
         http::post_with(&headers, server.admin, "/api/v1/counters/reset", body)
     };

@@ -36,7 +36,7 @@ fn ask(server: &TestServer, entry: &str, hits: u32) -> Value {
     let body = format!(
         r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"{entry}","value":"x"}}]}}],"hitsAddend":{hits}}}"#
     );
-    serde_json::from_str(&server.json(&body).body).expect("it is JSON")
+    server.json(&body).json()
 }
 
 /// A header of a response; empty without.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::folder::Folder;
 use crate::support::redis::RedisProcess;
-use crate::support::{Code, Ran, TestServer, eventually, http, request, tollgate};
+use crate::support::{Code, Ran, TestServer, eventually, request, tollgate};
 
 /// Three requests of an organization, of which a user has two.
 const RULES: &str = "
@@ -102,8 +102,7 @@ fn recorded_requests_are_replayed_on_every_level() {
 async fn top_keys_are_of_the_level_that_is_over_limit() {
     let server = TestServer::with_rules(RULES).start();
     ask_five(&server).await;
-    let reply = http::get(server.admin, "/api/v1/top");
-    let top: Value = serde_json::from_str(&reply.body).expect("it is JSON");
+    let top = server.admin_json("/api/v1/top");
     let mut keys = BTreeMap::new();
     for rule in top["rules"].as_array().expect("there are rules") {
         for key in rule["keys"].as_array().expect("there are keys") {

@@ -17,3 +17,12 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
 pub(crate) fn value_on<'p>(page: &'p str, series: &str) -> Option<&'p str> {
     page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
 }
+
+/// The sum of the series of a metric whose labels contain this.
+pub(crate) fn sum_on(page: &str, name: &str, label: &str) -> u64 {
+    let series = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
+    series
+        .filter(|(labels, _)| labels.contains(label))
+        .map(|(_, count)| count.parse::<u64>().expect("a counter is a number"))
+        .sum()
+}

@@ -47,8 +47,7 @@ pub(crate) fn service(limit: u32, settings: &[(&'static str, String)]) -> TestSe
 
 /// The same for other rules.
 pub(crate) fn answered_by_redis(builder: Builder, settings: &[(&'static str, String)]) -> Builder {
-    let builder = builder.with_env("ON_STORE_ERROR", "error");
-    settings.iter().fold(builder, |builder, (name, value)| builder.with_env(name, value))
+    builder.with_env("ON_STORE_ERROR", "error").with_envs(settings)
 }
 
 impl Counting {

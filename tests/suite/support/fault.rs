@@ -89,15 +89,11 @@ impl<S: Servers> FaultScenario<S> {
     /// Starts a service with these settings, and STORE_TIMEOUT as in production unless they say
     /// otherwise.
     pub(crate) fn new(servers: S, settings: &[(&str, &str)]) -> Self {
-        let mut builder = TestServer::with_rules(&rules())
+        let builder = TestServer::with_rules(&rules())
             .with_env("WORKERS", &WORKERS.to_string())
-            .with_the_default_store_timeout();
-        for (name, value) in servers.settings() {
-            builder = builder.with_env(name, &value);
-        }
-        for (name, value) in settings {
-            builder = builder.with_env(name, value);
-        }
+            .with_the_default_store_timeout()
+            .with_envs(&servers.settings())
+            .with_envs(settings);
         let probes = if servers.all().len() == 1 { 1 } else { PROBES };
         let probe = |number| format!(r#"{{"entries":[{{"key":"probe","value":"{number}"}}]}}"#);
         let probes = (0..probes).map(probe).collect::<Vec<String>>().join(",");

@@ -1,8 +1,11 @@
 //! HTTP/1 as curl sends it and as Envoy and Tollgate answer, over a plain socket: small enough that
 //! a test can also send half of it.
 
+use std::fmt::Display;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+
+use serde_json::Value;
 
 use super::process::PATIENCE;
 
@@ -24,13 +27,28 @@ pub(crate) fn get(addr: SocketAddr, path: &str) -> Reply {
     Connection::open(addr).send("GET", path, "").expect("there is a response")
 }
 
+/// The header that shows a token.
+pub(crate) fn bearer(token: &str) -> String {
+    format!("authorization: Bearer {token}")
+}
+
+/// GET where maybe nothing listens.
+pub(crate) fn try_get(addr: SocketAddr, path: &str) -> io::Result<Reply> {
+    Connection::try_open(addr)?.send("GET", path, "")
+}
+
 /// POST on a connection of its own, as `curl -d` does it.
 pub(crate) fn post(addr: SocketAddr, path: &str, body: &str) -> Reply {
     Connection::open(addr).send("POST", path, body).expect("there is a response")
 }
 
 /// POST on a connection of its own with more headers, such as `name: value`.
-pub(crate) fn post_with(headers: &[String], addr: SocketAddr, path: &str, body: &str) -> Reply {
+pub(crate) fn post_with(
+    headers: &[impl Display],
+    addr: SocketAddr,
+    path: &str,
+    body: &str,
+) -> Reply {
     Connection::open(addr).send_with(headers, "POST", path, body).expect("there is a response")
 }
 
@@ -51,13 +69,13 @@ impl Connection {
 
     /// Sends a request, and reads the response.
     pub(crate) fn send(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
-        self.send_with(&[], method, path, body)
+        self.send_with(&[""; 0], method, path, body)
     }
 
     /// The same with more headers, such as `name: value`.
     pub(crate) fn send_with(
         &mut self,
-        headers: &[String],
+        headers: &[impl Display],
         method: &str,
         path: &str,
         body: &str,
@@ -128,6 +146,16 @@ impl Connection {
         Ok(bytes)
     }
 
+    /// What has come of the response so far, if that is not much.
+    pub(crate) fn peek(&self) -> String {
+        let stream = self.0.get_ref();
+        let mut bytes = [0; 4_096];
+        stream.set_nonblocking(true).expect("the option is valid");
+        let length = stream.peek(&mut bytes).unwrap_or(0);
+        stream.set_nonblocking(false).expect("the option is valid");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
     fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
@@ -138,8 +166,29 @@ impl Connection {
 }
 
 impl Reply {
+    /// Its body, which is JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
     /// Whether it has this header, written `name: value`.
     pub(crate) fn has_header(&self, header: &str) -> bool {
         self.headers.iter().any(|there| there == header)
+    }
+
+    /// The value of a header, which must not be repeated.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut values =
+            self.headers.iter().filter_map(|header| header.strip_prefix(name)?.strip_prefix(": "));
+        let first = values.next();
+        assert_eq!(values.next(), None, "{name} is repeated: {self:?}");
+        first
+    }
+
+    /// The value of a header that must be there, as a number.
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        let value = self.header(name).and_then(|value| value.parse().ok());
+        value.unwrap_or_else(|| panic!("{name} is no number: {self:?}"))
     }
 }

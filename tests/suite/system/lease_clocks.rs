@@ -35,11 +35,8 @@ impl Windows {
         for (home, ahead_millis) in homes.iter().zip(ahead_millis) {
             let clock = FakeTime::new(home.path());
             clock.set_millis(ahead_millis);
-            let mut service = replica(TestServer::with_rules(&rules), &redis.url());
-            for (name, value) in clock.environment() {
-                service = service.with_env(name, &value);
-            }
-            services.push(service.start());
+            let service = replica(TestServer::with_rules(&rules), &redis.url());
+            services.push(service.with_envs(&clock.environment()).start());
         }
         let mut windows = Self {
             fleet: Fleet::on(redis, services).await,

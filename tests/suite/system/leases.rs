@@ -12,7 +12,6 @@ mod outages;
 mod over_limit;
 mod races;
 mod regions;
-mod reload;
 mod rule_changes;
 mod surfaces;
 
@@ -22,15 +21,6 @@ use fleet::{Fleet, per_year};
 
 /// Less than a moment after the lifetime of every lease.
 const GIVEN_BACK_AFTER: Duration = Duration::from_millis(2_500);
-
-#[tokio::test]
-async fn all_hits_of_a_hot_counter_are_admitted_and_charged() {
-    let fleet = Fleet::of(2, &per_year(1_000_000), "").await;
-    let admitted = fleet.paced("hot", 2_000, 2_000).await;
-    assert_eq!(admitted, 4_000);
-    fleet.give_back(GIVEN_BACK_AFTER).await;
-    assert_eq!(fleet.used("hot"), 4_000);
-}
 
 #[tokio::test]
 async fn all_of_the_limit_is_admitted_in_turn() {

@@ -1,7 +1,5 @@
 //! Rules on a read-only mount: Linux mount namespaces, as root or with user namespaces.
 
-use serde_json::Value;
-
 use crate::support::http::{self, Connection};
 use crate::support::{TestServer, limit_of};
 use crate::system::namespaces::unshare;
@@ -17,10 +15,9 @@ fn rules_on_a_read_only_mount_are_not_changed() {
         .with_env("RULES_WRITABLE", "true")
         .run_by(&unshare(&["--mount"], READ_ONLY))
         .start();
-    let list = http::get(server.admin, "/api/v1/rules").body;
-    let list: Value = serde_json::from_str(&list).expect("it is JSON");
+    let list = server.admin_json("/api/v1/rules");
     assert_eq!(list["writable"], false);
-    let headers = ["authorization: Bearer token", "if-match: *"].map(str::to_owned);
+    let headers = ["authorization: Bearer token", "if-match: *"];
     let reply = Connection::open(server.admin)
         .send_with(&headers, "PUT", "/api/v1/rules/rules.yaml", &limit_of(2))
         .expect("there is a response");

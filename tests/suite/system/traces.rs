@@ -12,7 +12,7 @@ use tonic::metadata::AsciiMetadataKey;
 use tonic::{Code, Request};
 
 use crate::support::certificates::{Authority, KeyForm};
-use crate::support::http::Connection;
+use crate::support::http;
 use crate::support::idle_proxy::IdleProxy;
 use crate::support::otlp::{Batch, Collector, Span};
 use crate::support::redis::RedisProcess;
@@ -55,14 +55,9 @@ async fn call(server: &TestServer, headers: &[(&str, &str)]) {
 
 /// The same on /json.
 fn call_json(server: &TestServer, headers: &[(&str, &str)]) {
-    let mut connection = Connection::open(server.http);
-    let lines = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
-    let (lines, bytes) = (lines.collect::<String>(), JSON_BODY.len());
-    let head = format!("POST /json HTTP/1.1\r\nhost: test\r\n{lines}content-length: {bytes}");
-    let written = connection.write(format!("{head}\r\n\r\n{JSON_BODY}").as_bytes());
-    written.expect("it is read");
-    let reply = connection.read("POST").expect("there is an answer");
-    assert_eq!(reply.status, 200);
+    let headers: Vec<String> =
+        headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    assert_eq!(http::post_with(&headers, server.http, "/json", JSON_BODY).status, 200);
 }
 
 /// Of a trace that is complete: its root is sent last.

@@ -188,8 +188,7 @@ async fn tollgate_block_in_metadata_has_the_meaning_of_a_file() {
         "{}",
         server.admin("/rlconfig")
     );
-    let in_force: Value =
-        serde_json::from_str(&server.admin("/rlconfig?format=json")).expect("it is JSON");
+    let in_force = server.admin_json("/rlconfig?format=json");
     assert_eq!(
         in_force["domains"][0]["descriptors"][0]["limit"]["source"],
         json!({"resource": "shop"})

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::support::binary::sum_on;
 use crate::support::fault_log::{self, FAULTS};
 use crate::support::traffic::{Answers, ValueAnswers};
 
@@ -42,9 +43,9 @@ impl History {
         let is_of_these = |line: &&str| addresses.iter().any(|address| line.contains(address));
         Self {
             fallbacks: POLICIES.map(|policy| {
-                sum(metrics, "tollgate_store_fallbacks_total", &format!("policy=\"{policy}\""))
+                sum_on(metrics, "tollgate_store_fallbacks_total", &format!("policy=\"{policy}\""))
             }),
-            outages: sum(metrics, "tollgate_store_breaker_opened_total", ""),
+            outages: sum_on(metrics, "tollgate_store_breaker_opened_total", ""),
             log: log
                 .lines()
                 .filter(is_about_a_fault)
@@ -155,13 +156,4 @@ impl Report {
             assert!(answers.values.iter().all(|value| value.ok == LIMIT), "{self:#?}");
         }
     }
-}
-
-/// The sum of the series of a metric whose labels contain this.
-fn sum(page: &str, name: &str, label: &str) -> u64 {
-    let series = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
-    series
-        .filter(|(labels, _)| labels.contains(label))
-        .map(|(_, count)| count.parse::<u64>().expect("a counter is a number"))
-        .sum()
 }

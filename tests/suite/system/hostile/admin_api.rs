@@ -37,7 +37,7 @@ fn connect_from(last: u8, addr: SocketAddr) -> Connection {
 }
 
 fn reset(connection: &mut Connection, token: &str) -> Option<Reply> {
-    let token = [format!("authorization: Bearer {token}")];
+    let token = [http::bearer(token)];
     let body = r#"{"domain": "d", "descriptor": [["k", ""]]}"#;
     let reply = connection.send_with(&token, "POST", "/api/v1/counters/reset", body);
     reply.ok()

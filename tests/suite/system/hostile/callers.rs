@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::support::counting::{Counting, answered_by_redis, rules};
-use crate::support::http::{self, Connection, Reply};
+use crate::support::http::{self, Connection, Reply, bearer};
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisProcess;
 use crate::support::{Builder, Code, TestServer, eventually, limit_of};
@@ -17,10 +17,6 @@ const NOSNIFF: &str = "x-content-type-options: nosniff";
 fn server() -> Builder {
     TestServer::with_rules(&limit_of(1_000_000_000))
         .with_envs(&[("WORKERS", "1"), ("ADMIN_TOKEN", TOKEN)])
-}
-
-fn bearer(token: &str) -> String {
-    format!("authorization: Bearer {token}")
 }
 
 /// A response to a request with exactly these headers.

@@ -97,7 +97,7 @@ fn closing(bracket: char) -> Option<char> {
 }
 
 fn put(admin: SocketAddr, text: &str) -> Reply {
-    let headers = ["authorization: Bearer open-sesame", "if-match: *"].map(str::to_owned);
+    let headers = ["authorization: Bearer open-sesame", "if-match: *"];
     let mut connection = Connection::open(admin);
     let sent = connection.send_with(&headers, "PUT", "/api/v1/rules/rules.yaml", text);
     sent.expect("there is a response")

@@ -7,6 +7,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::base::time::{Clock, Time};
 
+use crate::support::binary::sum_on;
 use crate::support::redis::RedisProcess;
 use crate::support::{Builder, Client, Code, TestServer, eventually, request};
 
@@ -207,18 +208,17 @@ impl<R> Fleet<R> {
 
     /// Hits of all rules and services with this event.
     pub(crate) fn hits(&self, event: &str) -> u64 {
-        let event = format!("event=\"{event}\"");
+        self.sum_of("tollgate_rule_lease_hits_total", &format!("event=\"{event}\""))
+    }
+
+    /// Calls of all services that were answered by `on_store_error`.
+    pub(crate) fn fallbacks(&self) -> u64 {
+        self.sum_of("tollgate_store_fallbacks_total", "")
+    }
+
+    fn sum_of(&self, name: &str, label: &str) -> u64 {
         let pages = self.services.iter().map(|service| service.admin("/metrics"));
-        let of_page = |page: String| {
-            let lines = page.lines().filter_map(|line| {
-                let line = line.strip_prefix("tollgate_rule_lease_hits_total{")?;
-                let (labels, hits) = line.rsplit_once(' ')?;
-                let is_of_event = labels.contains(&event);
-                is_of_event.then(|| hits.parse::<u64>().expect("a count"))
-            });
-            lines.sum::<u64>()
-        };
-        pages.map(of_page).sum()
+        pages.map(|page| sum_on(&page, name, label)).sum()
     }
 
     /// A metric of all services.

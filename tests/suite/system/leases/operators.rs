@@ -9,7 +9,7 @@ const LIMIT: u64 = 3_000;
 const TOKEN: &str = "s3cret-of-admins";
 
 fn act(service: &TestServer, action: &str, body: &Value) {
-    let headers = [format!("authorization: Bearer {TOKEN}")];
+    let headers = [http::bearer(TOKEN)];
     let path = format!("/api/v1/counters/{action}");
     let reply = http::post_with(&headers, service.admin, &path, &body.to_string());
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -18,10 +18,7 @@ fn act(service: &TestServer, action: &str, body: &Value) {
 /// Unused hits of a value, by service.
 fn held(fleet: &Fleet, value: &str) -> Vec<u64> {
     let path = format!("/api/v1/counters?domain=d&e=key%3D{value}");
-    let of = |service: &TestServer| {
-        let counter: Value = serde_json::from_str(&service.admin(&path)).expect("it is JSON");
-        counter["leased"].as_u64().expect("a count")
-    };
+    let of = |service: &TestServer| service.admin_json(&path)["leased"].as_u64().expect("a count");
     fleet.services.iter().map(of).collect()
 }
 

@@ -15,17 +15,6 @@ const LIMIT: u64 = 3_000;
 const CALLS: u64 = 150;
 const HELD: &str = "tollgate_leased_hits";
 
-/// Calls that were answered by `on_store_error`.
-fn fallbacks(fleet: &Fleet) -> u64 {
-    let pages = fleet.services.iter().map(|service| service.admin("/metrics"));
-    let of_page = |page: String| {
-        let lines = page.lines().filter(|line| line.starts_with("tollgate_store_fallbacks_total{"));
-        let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
-        counts.sum::<u64>()
-    };
-    pages.map(of_page).sum()
-}
-
 /// Every process learns what is used, by a call that goes to Redis. Returns how many hits it gave
 /// back.
 async fn refund_one_each(fleet: &Fleet) -> u64 {
@@ -60,16 +49,16 @@ async fn held_hits_are_used_before_the_policy(
     assert!(held.iter().all(|held| *held > 0), "{held:?}");
 
     begin(&mut fleet.redis, &proxy);
-    let before = fallbacks(&fleet);
+    let before = fleet.fallbacks();
     for (service, held) in held.iter().enumerate() {
         for call in 0..*held {
             assert_eq!(fleet.ask(service, "hot").await, 1, "call {call} of {held}");
         }
     }
-    assert_eq!(fallbacks(&fleet), before, "a held hit was not used");
+    assert_eq!(fleet.fallbacks(), before, "a held hit was not used");
     admitted += held.iter().sum::<u64>();
     admitted += fleet.use_up("hot").await;
-    assert!(fallbacks(&fleet) > before, "Redis answered");
+    assert!(fleet.fallbacks() > before, "Redis answered");
     eventually("Redis is given up", async || {
         fleet.in_turn("hot", 1).await;
         fleet.sum("tollgate_store_breaker_open") == 2

@@ -64,7 +64,7 @@ async fn calls_far_from_redis_are_leased_and_never_over_the_limit() {
     let calls = load(seconds).await;
     let leased = fleet.hits("used") - before;
     assert!(leased * 1_000 >= calls * LEASED_MIN, "{leased} of {calls} calls");
-    assert_eq!(fallbacks(&fleet), 0);
+    assert_eq!(fleet.fallbacks(), 0);
 
     let window = || Clock::system().now().as_micros() / 60_000_000;
     let first = window();
@@ -79,20 +79,6 @@ async fn calls_far_from_redis_are_leased_and_never_over_the_limit() {
         set(Fault::Distance(ONE_WAY));
     };
     tokio::join!(load(seconds / 3), cut);
-    assert!(fallbacks(&fleet) > 0, "the link was not cut");
+    assert!(fleet.fallbacks() > 0, "the link was not cut");
     fleet.give_back(GIVEN_BACK_AFTER).await;
-}
-
-/// Checks without a verdict of Redis, of all services and causes.
-fn fallbacks<R>(fleet: &Fleet<R>) -> u64 {
-    let pages = fleet.services.iter().map(|service| service.admin("/metrics"));
-    let of_page = |page: String| {
-        let lines = page.lines().filter_map(|line| {
-            let series = line.strip_prefix("tollgate_store_fallbacks_total{")?;
-            let (_, checks) = series.rsplit_once(' ')?;
-            Some(checks.parse::<u64>().expect("a count"))
-        });
-        lines.sum::<u64>()
-    };
-    pages.map(of_page).sum()
 }

@@ -68,9 +68,15 @@ async fn changed<R>(fleet: &Fleet<R>, change: impl FnOnce()) {
     .await;
 }
 
-fn file(limit: u64, algorithm: &str) -> String {
+/// Waits until Redis decided calls.
+async fn asks_redis(fleet: &Fleet) {
+    let before = fleet.commands();
+    eventually("calls ask Redis", async || fleet.commands() > before + USED).await;
+}
+
+fn file(limit: u64, algorithm: &str, consistency: &str) -> String {
     format!(
-        "domain: d\ndescriptors:\n  - key: key\n    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n    metadata: {{tollgate: {{algorithm: {algorithm}, consistency: leased}}}}\n"
+        "domain: d\ndescriptors:\n  - key: key\n    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n    metadata: {{tollgate: {{algorithm: {algorithm}, consistency: {consistency}}}}}\n"
     )
 }
 
@@ -84,14 +90,33 @@ async fn write_file(fleet: &Fleet, text: &str) {
 }
 
 #[tokio::test]
+async fn consistency_changes_by_files() {
+    for algorithm in
+        ["fixed_window", "sliding_window", "sliding_window, buckets: 6", "token_bucket"]
+    {
+        let fleet = Fleet::with_rules(2, &file(LIMIT, algorithm, "exact"), &[]).await;
+        let admitted = under_load(&fleet, async {
+            for _ in 0..2 {
+                write_file(&fleet, &file(LIMIT, algorithm, "leased")).await;
+                uses_leases(&fleet).await;
+                write_file(&fleet, &file(LIMIT, algorithm, "exact")).await;
+                asks_redis(&fleet).await;
+            }
+        })
+        .await;
+        assert_eq!(used(&fleet, LIMIT).await, admitted, "{algorithm}");
+    }
+}
+
+#[tokio::test]
 async fn limits_change_by_files() {
     for algorithm in ["fixed_window", "sliding_window", "token_bucket"] {
-        let fleet = Fleet::with_rules(2, &file(LIMIT, algorithm), &[]).await;
+        let fleet = Fleet::with_rules(2, &file(LIMIT, algorithm, "leased"), &[]).await;
         let limits = [LIMIT * 2, LIMIT / 2, LIMIT];
         let admitted = under_load(&fleet, async {
             for limit in limits {
                 uses_leases(&fleet).await;
-                write_file(&fleet, &file(limit, algorithm)).await;
+                write_file(&fleet, &file(limit, algorithm, "leased")).await;
             }
             uses_leases(&fleet).await;
         })
@@ -104,18 +129,18 @@ async fn limits_change_by_files() {
 #[tokio::test]
 async fn algorithms_change_by_files() {
     let algorithms = ["token_bucket", "sliding_window", "fixed_window"];
-    let fleet = Fleet::with_rules(2, &file(LIMIT, "fixed_window"), &[]).await;
+    let fleet = Fleet::with_rules(2, &file(LIMIT, "fixed_window", "leased"), &[]).await;
     let admitted = under_load(&fleet, async {
         for algorithm in algorithms {
             uses_leases(&fleet).await;
-            write_file(&fleet, &file(LIMIT, algorithm)).await;
+            write_file(&fleet, &file(LIMIT, algorithm, "leased")).await;
         }
         uses_leases(&fleet).await;
     })
     .await;
     let mut counted = 0;
     for algorithm in algorithms {
-        write_file(&fleet, &format!("{}# {algorithm}\n", file(LIMIT, algorithm))).await;
+        write_file(&fleet, &format!("{}# {algorithm}\n", file(LIMIT, algorithm, "leased"))).await;
         let of_one = used(&fleet, LIMIT).await;
         assert!(of_one >= USED, "{algorithm}: {of_one}");
         counted += of_one;
@@ -164,8 +189,7 @@ async fn limit_algorithm_and_consistency_change_by_xds() {
         serve("1", LIMIT * 2, &leased).await;
         uses_leases(&fleet).await;
         serve("2", LIMIT, &json!({"consistency": "exact"})).await;
-        let before = fleet.commands();
-        eventually("calls ask Redis", async || fleet.commands() > before + USED).await;
+        asks_redis(&fleet).await;
         serve("3", LIMIT, &leased).await;
         uses_leases(&fleet).await;
         let bucket = json!({"consistency": "leased", "algorithm": "token_bucket"});
@@ -194,18 +218,14 @@ async fn consistency_of_rules_of_envoy_gateway_changes_by_the_overlay() {
     };
     overlay("exact");
     let fleet = of(&plane, &[("TOLLGATE_OVERLAY", &path.display().to_string())]).await;
-    let asks_redis = async || {
-        let before = fleet.commands();
-        eventually("calls ask Redis", async || fleet.commands() > before + USED).await;
-    };
     let admitted = under_load(&fleet, async {
         for _ in 0..2 {
-            asks_redis().await;
+            asks_redis(&fleet).await;
             changed(&fleet, || overlay("leased")).await;
             uses_leases(&fleet).await;
             changed(&fleet, || overlay("exact")).await;
         }
-        asks_redis().await;
+        asks_redis(&fleet).await;
     })
     .await;
     assert_eq!(fleet.used("v"), admitted);

@@ -2,7 +2,7 @@
 
 use std::io::BufRead as _;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::http::{self, Connection};
 use crate::support::otlp::Collector;
@@ -20,12 +20,6 @@ fn rules(requests: u32, options: &str) -> String {
     )
 }
 
-fn json_of(server: &TestServer, path: &str) -> Value {
-    let reply = http::get(server.admin, path);
-    assert_eq!(reply.status, 200, "{path}: {reply:?}");
-    serde_json::from_str(&reply.body).expect("it is JSON")
-}
-
 #[tokio::test]
 async fn counters_and_console_show_what_is_held() {
     let limit = "rate_limit: {unit: year, requests_per_unit: 1_000_000}";
@@ -38,10 +32,10 @@ async fn counters_and_console_show_what_is_held() {
     let [one, other] = &fleet.services[..] else {
         panic!("two services");
     };
-    let held = |server: &TestServer| json_of(server, COUNTER)["leased"].as_u64();
+    let held = |server: &TestServer| server.admin_json(COUNTER)["leased"].as_u64();
     // No take is in flight any more.
     eventually("each hit was used or is held", async || {
-        let used = json_of(one, COUNTER)["used"].as_u64();
+        let used = one.admin_json(COUNTER)["used"].as_u64();
         let held = [one, other].map(|server| held(server).expect("a number"));
         used == Some(held.iter().sum::<u64>() + calls)
     })
@@ -98,7 +92,7 @@ async fn feed_log_and_spans_name_leases_as_source() {
     let collector = Collector::start();
     let server = TestServer::with_rules(&rules(200, "consistency: leased"))
         .with_envs(&[
-            ("REDIS_URL", &redis.url()),
+            ("REDIS_URL", &*redis.url()),
             ("REFUSALS_LOG_SAMPLE_RATE", "1"),
             ("REFUSALS_LOG_LINES_PER_SECOND_MAX", "100000"),
             ("TRACING_ENABLED", "true"),
@@ -157,9 +151,9 @@ async fn trial_has_a_class_for_leased_verdicts() {
     for _ in 0..400 {
         assert_eq!(client.ask("d", &[("key", "hot")]).await, Code::Ok);
     }
-    eventually("requests are compared", async || json_of(&server, "/trial")["requests"] == 400)
+    eventually("requests are compared", async || server.admin_json("/trial")["requests"] == 400)
         .await;
-    let shown = json_of(&server, "/trial");
+    let shown = server.admin_json("/trial");
     let rule = &shown["rules"][0];
     assert_eq!((&rule["over_here"], &rule["over_there"]), (&json!(200), &json!(0)));
     let held = server.metric("tollgate_lease_held_answers_total").expect("it is exposed");
