@@ -431,7 +431,7 @@ pub(crate) const K: &str =
 
 /// A service whose calls on [`K`] are counted on that Redis, or not at all: it denies what it
 /// cannot count.
-fn counting(redis: &RedisProcess) -> Builder {
+pub(crate) fn counting(redis: &RedisProcess) -> Builder {
     let address = redis.address();
     TestServer::with_rules(&limit_of(1_000))
         .with_env("REDIS_URL", &address)
@@ -439,7 +439,7 @@ fn counting(redis: &RedisProcess) -> Builder {
 }
 
 /// Ends every connection to a Redis but the test's, and waits until calls are counted on a new one.
-fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
+pub(crate) fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
     let made = || server.metric("ratelimit_redis_pool_cx_total").unwrap_or_default();
     let before = made();
     redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);

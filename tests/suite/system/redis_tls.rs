@@ -14,7 +14,10 @@ use tollgate::telemetry::metric::Metrics;
 use crate::cluster::ready;
 use crate::idle_closes;
 use crate::redis_address::{connect_error, connecting, info, open, reach, text};
-use crate::settings::{K, K_AND_S, S, TIGHT, wait_until_ready_says, with_both_periods};
+use crate::settings::{
+    K, K_AND_S, S, TIGHT, counting, counts_on_a_new_connection, wait_until_ready_says,
+    with_both_periods,
+};
 use crate::support::certificates::{Authority, Identity, KeyForm};
 use crate::support::cluster::{self, ClusterProcess};
 use crate::support::counting::{Counting, service};
@@ -141,6 +144,49 @@ async fn a_start_that_gives_up_names_a_certificate() {
     assert_eq!(server.exit_code().await, Some(1));
     server.assert_logged("(REDIS_STARTUP_MAX_ELAPSED_TIME): rediss://");
     server.assert_logged("make it with -addext subjectAltName=DNS:HOST");
+}
+
+#[tokio::test]
+async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
+    let authority = Authority::new();
+    let server = with_tls(&authority, "DNS:redis.example", "no").start();
+    let url = server.url();
+    let ca = authority.cacert();
+    let settings = [
+        ("REDIS_URL", url.as_str()),
+        ("REDIS_TLS_CACERT", text(&ca)),
+        ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false"),
+    ];
+    let error = connect_error(&settings).await;
+    assert!(error.contains("NotValidForName") || error.contains("not valid for name"), "{error}");
+    reach(&server, &[settings[0], settings[1], ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true")])
+        .await;
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_where_it_is_asked_for() {
+    let authority = Authority::new();
+    let server = with_tls(&authority, "IP:127.0.0.1", "yes").start();
+    let url = server.url();
+    let ca = authority.cacert();
+    let settings = [("REDIS_URL", url.as_str()), ("REDIS_TLS_CACERT", text(&ca))];
+    connect_error(&settings).await;
+    for (form, heading) in
+        [(KeyForm::Pkcs8, "BEGIN PRIVATE KEY"), (KeyForm::Pkcs1, "BEGIN RSA PRIVATE KEY")]
+    {
+        let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", form);
+        assert!(fs::read_to_string(&key).expect("it is there").contains(heading), "{form:?}");
+        reach(
+            &server,
+            &[
+                settings[0],
+                settings[1],
+                ("REDIS_TLS_CLIENT_CERT", text(&cert)),
+                ("REDIS_TLS_CLIENT_KEY", text(&key)),
+            ],
+        )
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -272,6 +318,36 @@ fn redis_is_reached_only_with_what_it_asks_for() {
         });
         assert!(!is_reached(&server), "without {without:?}");
     }
+}
+
+#[test]
+fn a_client_certificate_is_exchanged_without_a_restart() {
+    let authority = Authority::new();
+    let redis = with_tls(&authority, "IP:127.0.0.1", "yes").start();
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let [cert, key] = ["cert", "key"].map(|name| home.path().join(name));
+    let exchange = |authority: &Authority| {
+        trust(&redis, authority);
+        let identity = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
+        fs::copy(identity.cert, &cert).expect("a file can be copied");
+        fs::copy(identity.key, &key).expect("a file can be copied");
+    };
+    let before = Authority::new();
+    let after = Authority::new();
+    exchange(&before);
+    let files = [
+        ("REDIS_TLS_CACERT", authority.cacert()),
+        ("REDIS_TLS_CLIENT_CERT", cert.clone()),
+        ("REDIS_TLS_CLIENT_KEY", key.clone()),
+    ];
+    let server = counting(&redis).with_env("REDIS_TLS", "true");
+    let server = files
+        .iter()
+        .fold(server, |server, (name, path)| server.with_env(name, &path.display().to_string()))
+        .start();
+    look_until("connected", || server.json(K).status == 200);
+    exchange(&after);
+    counts_on_a_new_connection(&server, &redis);
 }
 
 /// Settings of a second Redis, each of which is needed to reach it.
