@@ -389,7 +389,7 @@ impl Builder {
 
     /// Its stdout is a terminal.
     pub(crate) fn with_a_terminal(mut self) -> Self {
-        self.stdout = Some(terminal::copied_to(&self.home.path().join(STDOUT)));
+        self.stdout = Some(terminal::copied_to(&self.home.path().join(STDOUT)).0);
         self
     }
 
@@ -541,10 +541,10 @@ pub(crate) fn tollgate_on_a_terminal(arguments: &[&str], variables: &[(&str, &st
     let mut command = command(arguments);
     command.envs(variables.iter().copied());
     let home = TempDir::new().expect("a temporary directory can be made");
-    let terminal = terminal::copied_to(&home.path().join(STDOUT));
+    let (terminal, copying) = terminal::copied_to(&home.path().join(STDOUT));
     let stderr = create(&home, STDERR);
     spawn(command, &home, Some(terminal), stderr).wait_until_ended();
-    look_until("everything was copied", || read(&home, STDOUT).ends_with('\n'));
+    copying.join().expect("everything is copied");
     read(&home, STDOUT)
 }
 

@@ -246,7 +246,7 @@ async fn command_prints_again_on_a_terminal() {
     let log_file = fs::File::create(&log).expect("a file can be made");
     let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["top", "--url", &format!("http://{}", server.admin)])
-        .stdout(terminal::copied_to(&screen))
+        .stdout(terminal::copied_to(&screen).0)
         .stderr(log_file)
         .spawn();
     let _command = Process::of("tollgate top", child.expect("cargo has built it"), log);

@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::Stdio;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-/// Opens a pseudo-terminal and copies what is printed there to a file, with plain line ends.
-pub(crate) fn copied_to(path: &Path) -> Stdio {
+/// Opens a pseudo-terminal and copies what is printed there to a file, with plain line ends. The
+/// thread that copies ends with the process.
+pub(crate) fn copied_to(path: &Path) -> (Stdio, JoinHandle<()>) {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
         .expect("a pseudo-terminal can be opened");
     grantpt(&controller).and_then(|()| unlockpt(&controller)).expect("it belongs to this process");
@@ -19,7 +20,7 @@ pub(crate) fn copied_to(path: &Path) -> Stdio {
         .expect("it is unlocked");
     let (mut printed, mut copy) =
         (File::from(controller), File::create(path).expect("a file can be made"));
-    thread::spawn(move || {
+    let copying = thread::spawn(move || {
         let mut buffer = [0; 4_096];
         // Reading fails once the process has ended and nobody else has the terminal open.
         while let Ok(length @ 1..) = printed.read(&mut buffer) {
@@ -30,5 +31,5 @@ pub(crate) fn copied_to(path: &Path) -> Stdio {
             }
         }
     });
-    terminal.into()
+    (terminal.into(), copying)
 }
