@@ -15,6 +15,8 @@ const HASHES: &str = "docs/images/console-views.txt";
 const CALLS: usize = 250;
 /// Classes that depend on the traffic.
 const STATES: [&str; 5] = ["good", "warning", "bad", "over", "near"];
+/// Elements that depend on the traffic, and on how busy the machine is: a warning of slow calls.
+const OF_TRAFFIC: [&str; 3] = ["svg", "ul.messages", "span.state"];
 /// Elements whose text is part of the structure.
 const NAMED: [&str; 6] = ["h1", "h2", "dt", "label", "button", "th scope=\"col\""];
 
@@ -51,7 +53,9 @@ fn structure(page: &str) -> BTreeSet<String> {
         let mut classes: Vec<&str> = classes.filter(|class| !STATES.contains(class)).collect();
         classes.insert(0, name);
         open.push(classes.join("."));
-        if open.iter().filter(|element| element.starts_with("svg")).count() == 0 {
+        let is_of_traffic =
+            |element: &String| OF_TRAFFIC.iter().any(|one| element.starts_with(one));
+        if !open.iter().any(is_of_traffic) {
             let is_named = NAMED.iter().any(|named| tag.starts_with(named));
             found.insert(format!("{} {}", open.join(">"), if is_named { text } else { "" }));
         }
