@@ -15,7 +15,8 @@ use tollgate::telemetry::metric::Metrics;
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::fault::Servers;
-use crate::support::proxy::Fault;
+use crate::support::http;
+use crate::support::proxy::{Fault, Proxy};
 use crate::support::redis::RedisProcess;
 use crate::support::remote::redis_at;
 use crate::support::{
@@ -50,16 +51,17 @@ pub(crate) fn persistent() -> RedisProcess {
         .start()
 }
 
+fn replica(redis: &str) -> TestServer {
+    TestServer::with_rules(RULES)
+        .with_env("REDIS_URL", redis)
+        .with_env("WORKERS", "1")
+        .with_env("DRAIN_PERIOD", "1s")
+        .start()
+}
+
 /// Replicas that have received heartbeats of each other.
 fn replicas(redis: &RedisProcess, count: u32) -> Vec<TestServer> {
-    let start = || {
-        TestServer::with_rules(RULES)
-            .with_env("REDIS_URL", &redis.url())
-            .with_env("WORKERS", "1")
-            .with_env("DRAIN_PERIOD", "1s")
-            .start()
-    };
-    let servers: Vec<_> = (0..count).map(|_| start()).collect();
+    let servers: Vec<_> = (0..count).map(|_| replica(&redis.url())).collect();
     look_until("heartbeats of all replicas", || {
         servers.iter().all(|server| alive(server) == count)
     });
@@ -142,6 +144,12 @@ fn written_back(servers: &[TestServer]) -> u64 {
     servers.iter().map(|server| whole(server.metric("tollgate_write_back_hits_total"))).sum()
 }
 
+/// Waits for this number of hits. Fails if there are more.
+fn wait_until_written_back(servers: &[TestServer], owed: u64) {
+    look_until("all of it is written back", || written_back(servers) >= owed);
+    assert_eq!(written_back(servers), owed);
+}
+
 /// A number of things.
 pub(crate) fn whole(metric: Option<f64>) -> u64 {
     let metric = metric.expect("a metric").to_string();
@@ -174,6 +182,43 @@ async fn three_replicas_together_admit_the_limit_over_an_outage() {
     }
 }
 
+/// One replica admits hits in an outage, and another one, which is back before it, refunds them.
+#[tokio::test]
+async fn refunds_wait_for_the_hits_of_a_replica_that_is_back_later() {
+    let redis = persistent();
+    let proxies = [Proxy::before(redis.port()), Proxy::before(redis.port())];
+    let servers = proxies.each_ref().map(|proxy| {
+        let url = format!("redis://{}", proxy.addr());
+        replica(&url)
+    });
+    look_until("heartbeats of both", || servers.iter().all(|server| alive(server) == 2));
+    let mut clients = clients(&servers).await;
+    for proxy in &proxies {
+        proxy.set(Fault::RefuseConnections);
+    }
+    wait_until_redis_is_given_up(&servers);
+    for key in KEYS {
+        assert_eq!(passed(&mut clients[..1], key, 5).await, 5, "{key}");
+        let mut refund = request("d", &[&[(key, "v")]]);
+        refund.descriptors[0].is_negative_hits = true;
+        refund.descriptors[0].hits_addend = Some(5);
+        clients[1].answer(refund).await;
+    }
+    for back in [1, 0] {
+        proxies[back].set(Fault::None);
+        wait_until_redis_counts(slice::from_ref(&servers[back]));
+    }
+    wait_until_written_back(&servers, 5 * KEYS.len() as u64);
+    look_until("the refunds are counted", || {
+        KEYS.iter().all(|key| {
+            let path = format!("/api/v1/counters?domain=d&e={key}%3Dv");
+            let read = http::get(servers[1].admin, &path);
+            assert_eq!(read.status, 200, "{read:?}");
+            read.body.contains(r#""used":0"#)
+        })
+    });
+}
+
 /// Slots move while no node is reachable: pending hits are written back to the new node.
 #[tokio::test]
 async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
@@ -203,9 +248,7 @@ async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
         cluster.migrate(slot);
     }
     (0..cluster.len()).for_each(|node| cluster.proxy(node).set(Fault::None));
-    let owed = counters.len() as u64 * 11;
-    look_until("all of it is written back", || written_back(&servers) >= owed);
-    assert_eq!(written_back(&servers), owed);
+    wait_until_written_back(&servers, counters.len() as u64 * 11);
     look_until("each node is asked again", || {
         servers[0].metric("tollgate_store_breaker_open") == Some(0.0)
     });
