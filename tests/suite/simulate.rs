@@ -307,6 +307,8 @@ fn every_picture_in_the_docs_is_used() {
     assert!(!pictures.is_empty());
     for path in pictures {
         let name = path.file_name().expect("a file has a name").to_string_lossy();
-        assert!(pages.contains(&format!("images/{name})")), "{} is in no page", path.display());
+        let links = ["", "../docs/"].map(|from| format!("]({from}images/{name})"));
+        let is_shown = links.iter().any(|link| pages.contains(link));
+        assert!(is_shown, "{} is in no page", path.display());
     }
 }
