@@ -29,6 +29,20 @@ pub(crate) mod reply;
 pub(crate) mod service;
 pub(crate) mod upstream;
 
+/// Rules with a limit of a day for each path and address, in the domain of the samples.
+pub(crate) fn limit_of_a_day(requests: u64) -> String {
+    format!(
+        "
+domain: web
+descriptors:
+  - key: path
+    descriptors:
+      - key: remote_address
+        rate_limit: {{unit: day, requests_per_unit: {requests}}}
+"
+    )
+}
+
 /// Envoy and Tollgate, running. Both end with it.
 #[derive(Debug)]
 pub(crate) struct Env {

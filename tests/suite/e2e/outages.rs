@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::e2e::env::{Counts, Env, Glimpse, Outcome, Store, look_until};
+use crate::e2e::env::{Counts, Env, Glimpse, Outcome, Store, limit_of_a_day, look_until};
 use crate::support::redis::RedisProcess;
 
 const CLIENTS: usize = 4;
@@ -88,23 +88,11 @@ fn failure_mode_deny_rejects_requests_without_a_verdict() {
 #[test]
 fn reload_loses_no_response() {
     const LIMITS: [u64; 5] = [1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000];
-    let rules = |limit: u64| {
-        format!(
-            "
-domain: web
-descriptors:
-  - key: path
-    descriptors:
-      - key: remote_address
-        rate_limit: {{unit: day, requests_per_unit: {limit}}}
-"
-        )
-    };
     for env in Env::with_every_store("envoy.yaml") {
-        let env = env.with_rules("web.yaml", &rules(LIMITS[0])).start();
+        let env = env.with_rules("web.yaml", &limit_of_a_day(LIMITS[0])).start();
         let seen = env.under_traffic(CLIENTS, "/search", |traffic| {
             for limit in LIMITS {
-                env.write_rules("web.yaml", &rules(limit));
+                env.write_rules("web.yaml", &limit_of_a_day(limit));
                 look_until("the new limit is in force", || traffic.latest_limit() == limit);
                 more(&env, Outcome::Passed);
             }

@@ -10,24 +10,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::e2e::env::ports::Ports;
-use crate::e2e::env::{Counts, Env, Outcome, look_until};
+use crate::e2e::env::{Counts, Env, Outcome, limit_of_a_day, look_until};
 use crate::support::process::Process;
 use crate::support::redis::RedisProcess;
 use crate::support::reference;
-
-/// A limit of a day for each path, in the domain of the samples.
-fn rules(requests: u32) -> String {
-    format!(
-        "
-domain: web
-descriptors:
-  - key: path
-    descriptors:
-      - key: remote_address
-        rate_limit: {{unit: day, requests_per_unit: {requests}}}
-"
-    )
-}
 
 /// The rate limit service in use. It ends with this.
 struct InUse {
@@ -39,11 +25,12 @@ struct InUse {
 }
 
 impl InUse {
-    fn start(requests: u32) -> Self {
+    fn start(requests: u64) -> Self {
         let home = TempDir::new().expect("a temporary directory can be made");
         let directory = home.path().join(reference::RULES);
         fs::create_dir_all(&directory).expect("it is empty");
-        fs::write(directory.join("web.yaml"), rules(requests)).expect("the directory exists");
+        fs::write(directory.join("web.yaml"), limit_of_a_day(requests))
+            .expect("the directory exists");
         let ports = Ports::take();
         let redis = RedisProcess::start();
         let grpc = ports.grpc();
@@ -68,7 +55,7 @@ fn clients_see_the_service_in_use_until_a_share_is_switched() {
     let share = home.path().join("percent");
     fs::write(&share, "0").expect("the directory exists");
     let env = Env::with("envoy.yaml")
-        .with_rules("web.yaml", &rules(5))
+        .with_rules("web.yaml", &limit_of_a_day(5))
         .with_env("TRIAL_UPSTREAM", &in_use.grpc.to_string())
         .with_env("TRIAL_ENFORCE_PERCENT_FILE", &share.display().to_string())
         .start();
@@ -97,7 +84,7 @@ fn a_second_filter_counts_and_enforces_nothing() {
     let in_use = InUse::start(3);
     let env = Env::with("second-filter.yaml")
         .with_instead("port_value: 8091}", &format!("port_value: {}}}", in_use.grpc.port()))
-        .with_rules("web.yaml", &rules(1))
+        .with_rules("web.yaml", &limit_of_a_day(1))
         .start();
     for path in ["/a", "/a", "/a", "/a", "/b"] {
         let _ = env.get(path);
