@@ -82,7 +82,7 @@ mutants: requirements ## change each token of the Lua scripts; a test must fail.
 leases: ## random histories of leases, optimized, and long races: HISTORIES (100,000), SEED (1)
 	RACE_ROUNDS=20 HISTORIES=$(or $(HISTORIES),100000) SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- --nocapture in_process::leases::simulation:: system::leases::races::
 
-outages: ## random histories of outages and charges: HISTORIES (10,000 each, four minutes), SEED (1)
+outages: ## random histories of outages and charges: HISTORIES (10,000 each, seven minutes), SEED (1)
 	PROPTEST_CASES=$(or $(HISTORIES),10000) PROPTEST_RNG_SEED=$(or $(SEED),1) $(CARGO) test --test suite -- in_process::outages:: in_process::charges::
 
 compat: ## compare with envoyproxy/ratelimit, recorded and in random rounds: KIT=path, REFERENCE=path
