@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CARGO = os.environ.get("CARGO", "cargo")
 # Tests at a time: most wait for processes, so more of them run than there are processors.
 THREADS = 3 * (os.cpu_count() or 1)
+SUITE = ["--test", "suite"]
 # Rows of the tables of the slowest tests and groups.
 SLOWEST = 10
 # libtest prints the seconds of a test only if RUSTC_BOOTSTRAP is set. As a variable of cargo it would rebuild everything.
@@ -73,7 +74,7 @@ def make(target):
 
 def system(needs, names, tools=("suite",), threads=None, **options):
     """Tests of the suite below `system::`."""
-    return Part([Tests(["--test", "suite"], [f"system::{name}" for name in names], threads)], needs, tools, **options)
+    return Part([Tests(SUITE, [f"system::{name}" for name in names], threads)], needs, tools, **options)
 
 
 def has_program(name):
@@ -117,19 +118,19 @@ PARTS = {
     "workflows": Part([make("workflows")], is_test=False),
     "deny": Part([make("deny")], is_test=False),
     "unit": Part([Tests(["--lib", "--bins", "--test", "suite", "--test", "architecture"], ["--skip", "system::", "--skip", "e2e::"])], tools=("suite",)),
-    "e2e": Part([Tests(["--test", "suite"], ["e2e::", "--skip", "system::"])], tools=("e2e",)),
+    "e2e": Part([Tests(SUITE, ["e2e::", "--skip", "system::"])], tools=("e2e",)),
     "helm": Part([[PYTHON, "tests/helm/check.py"]], tools=("helm",), needs_binary=True),
     "test-rules": Part([["target/debug/tollgate", "test", "config", "--coverage"]], needs_binary=True, is_test=False),
     "redis-tls": system(("redis-server",), ["redis_tls::"]),
     "clocks": system(("libfaketime",), ["clocks::", "lease_clocks::"]),
     "network": Part(
-        [Tests(["--test", "suite"], ["e2e::system::", "system::network::"])],
+        [Tests(SUITE, ["e2e::system::", "system::network::"])],
         ("ip", NAMESPACES),
         ("suite", "e2e", "helm"),
     ),
     "mounts": system((NAMESPACES,), ["mounts::"]),
     "prometheus": Part(
-        [[PYTHON, "tests/helm/prometheus.py"], Tests(["--test", "suite"], ["system::prometheus::"])],
+        [[PYTHON, "tests/helm/prometheus.py"], Tests(SUITE, ["system::prometheus::"])],
         ("promtool",),
         ("suite", "helm"),
     ),
@@ -157,9 +158,9 @@ class Run:
         self.not_run = []
         self.tests = []
 
-    def part(self, name):
+    def part(self, name, part):
         print(f"==> {name}", flush=True)
-        part, before = PARTS[name], len(self.failures)
+        before = len(self.failures)
         installing = self.seconds(name, ["tests/tools.py", *part.tools]) if part.tools else 0
         compiling = running = 0
         builds = [[CARGO, "test", "--quiet", "--no-run", *command.targets] for command in part.commands if isinstance(command, Tests)]
@@ -208,9 +209,9 @@ class Run:
             slowest = sorted(self.tests, reverse=True)[:SLOWEST]
             for (seconds, test), (group, total) in zip(slowest, groups.most_common(SLOWEST)):
                 print(f"{seconds:8.1f}  {test:<90.90} {total:8.1f}  {group}")
-        print(f"\n{'seconds':<14} {'install':>8} {'compile':>8} {'run':>8} {'cpu':>8}   of processors while it ran")
+        print(f"\nseconds: {'install':>7} {'compile':>8} {'run':>8} {'cpu':>8}   of processors while it ran")
         for name, *seconds, result in [*self.rows, ("all", *map(sum, zip(*(row[1:-1] for row in self.rows))), "")]:
-            print(f"{name:<14} {' '.join(f'{each:8.0f}' for each in seconds)}   {result}", flush=True)
+            print(f"{' '.join(f'{each:8.0f}' for each in seconds)}{'':8} {result:<6} {name}", flush=True)
 
 
 def cpu_seconds():
@@ -244,6 +245,24 @@ def line_of(parts):
     return f"{line}; install it: apt-get install --no-install-recommends {' '.join(packages_of(parts))}" if packages_of(parts) else line
 
 
+def runs_of(names):
+    """Names and parts, in the order in which they are run. Those that only filter the suite are one run at the end: their tests wait for
+    processes and for time, so together they take half as long as one part after the other."""
+    together = [name for name in names if is_filter(PARTS[name])]
+    runs = [(name, PARTS[name]) for name in names if name not in together]
+    if together:
+        filters = [test for name in together for test in PARTS[name].commands[0].tests]
+        tools = dict.fromkeys(group for name in together for group in PARTS[name].tools)
+        runs.append((" ".join(together), Part([Tests(SUITE, filters)], tools=tuple(tools))))
+    return runs
+
+
+def is_filter(part):
+    """Whether it is only a list of tests of the suite, with nothing skipped."""
+    first = part.commands[0]
+    return len(part.commands) == 1 and isinstance(first, Tests) and first.targets == SUITE and first.threads is None and "--skip" not in first.tests
+
+
 def main(arguments):
     options = {argument for argument in arguments if argument.startswith("--")}
     parts = [argument for argument in arguments if argument not in options] or [name for name, part in PARTS.items() if part.is_test]
@@ -256,9 +275,8 @@ def main(arguments):
     if "--check" in options:
         return
     run = Run()
-    for part in parts:
-        if part not in left_out:
-            run.part(part)
+    for name, part in runs_of([part for part in parts if part not in left_out]):
+        run.part(name, part)
     run.report()
     if left_out:
         print(f"left out: {line_of(left_out)}")
