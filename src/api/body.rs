@@ -9,7 +9,7 @@ use http::StatusCode;
 use prost::bytes::BytesMut;
 use tokio_stream::StreamExt as _;
 
-use crate::base::text::{Escaped, prefix};
+use crate::base::text::{Escaped, shortened};
 
 /// Time for the body of an HTTP request to arrive. A client that does not send its body would hold
 /// its connection.
@@ -67,7 +67,7 @@ pub(crate) fn bad_request(reason: &str, example: Option<&str>) -> Response {
     let example = example
         .map(|example| format!("write a RateLimitRequest as JSON, such as {example}\n"))
         .unwrap_or_default();
-    let text = format!("{}\n{example}", Escaped(truncated(reason)));
+    let text = format!("{}\n{example}", Escaped(shortened(reason, REASON_BYTES_MAX)));
     (StatusCode::BAD_REQUEST, text).into_response()
 }
 
@@ -86,12 +86,4 @@ impl IntoResponse for BodyError {
     fn into_response(self) -> Response {
         (self.status(), format!("{self}\n")).into_response()
     }
-}
-
-/// At most [`REASON_BYTES_MAX`] of a text, with three dots for the rest.
-fn truncated(text: &str) -> String {
-    if text.len() <= REASON_BYTES_MAX {
-        return text.to_owned();
-    }
-    format!("{}...", prefix(text, REASON_BYTES_MAX))
 }

@@ -89,6 +89,14 @@ pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
     &text[..end.unwrap_or_default()]
 }
 
+/// At most this many bytes of a text, with three dots for the rest.
+pub(crate) fn shortened(text: &str, bytes_max: usize) -> Cow<'_, str> {
+    match prefix(text, bytes_max) {
+        kept if kept.len() < text.len() => format!("{kept}...").into(),
+        whole => whole.into(),
+    }
+}
+
 /// The nearest of these names.
 pub(crate) fn nearest<'r>(name: &str, known: impl Iterator<Item = &'r str>) -> Option<&'r str> {
     let compared = |name: &'r str| prefix(name, COMPARED_BYTES_MAX);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::base::text::{Text, prefix};
+use crate::base::text::{Text, shortened};
 use crate::base::time::Time;
 use crate::limits::Unit;
 use crate::limits::check::Hits;
@@ -133,11 +133,7 @@ impl<'q> Descriptor<'q> {
     /// The entries as `key=value,key=value`, up to a length.
     pub(crate) fn shown(&self) -> String {
         let entries: Vec<String> = self.entries.iter().map(ToString::to_string).collect();
-        let text = entries.join(",");
-        match prefix(&text, SHOWN_BYTES_MAX) {
-            shown if shown.len() < text.len() => format!("{shown}..."),
-            _ => text,
-        }
+        shortened(&entries.join(","), SHOWN_BYTES_MAX).into_owned()
     }
 }
 

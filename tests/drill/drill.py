@@ -4,7 +4,7 @@
 Usage: tests/drill/drill.py [FAULT]..., where FAULT is a part of a name; without one, all of them. Needs a built target/debug/tollgate, and promtool.
 
 For each fault: the time until the log, `/ready` and the badge of the console name its cause, the simulated time until its alert fires, and where
-its cure is named. Prints a table, and fails if a row is not as wanted. REWRITE=1 writes the table into docs/operations.md.
+its cure is named. Prints a table, and fails if a row is not as wanted. REWRITE=1 writes the table into tests/README.md.
 """
 
 import os
@@ -26,7 +26,7 @@ NAMED_WITHIN_S, ALERT_WITHIN_S = 5, 180
 WATCHED_S = 10
 INTERVAL_S = 0.2
 SCRAPES_HEALTHY, SCRAPES_FAULTY, SCRAPES_APART_S = 5, 9, 1
-PAGE = ROOT / "docs" / "operations.md"
+PAGE = ROOT / "tests" / "README.md"
 BEGIN, END = "<!-- table of the drill, written by tests/drill/drill.py -->", "<!-- end of the table -->"
 
 
@@ -145,7 +145,7 @@ def table(outcomes):
                 cells.append(f"{outcome.named[place]:.1f} s" if place in outcome.named else "-")
         alert = next((f"{firing.after_s:.0f} s" for firing in outcome.alerts if firing.alert == fault.alert), "-")
         cures = ", ".join(PLACES[place] for place in outcome.cure_in)
-        rows.append([fault.name, *cells, f"[{fault.alert}](#{fault.alert.lower()}) {alert}", cures or "-"])
+        rows.append([fault.name, *cells, f"[{fault.alert}](../docs/operations.md#{fault.alert.lower()}) {alert}", cures or "-"])
     lines = [f"| {' | '.join(row)} |" for row in rows]
     notes = [f"({number}) {reason}." for reason, number in reasons.items()]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:], "", *notes])

@@ -385,8 +385,16 @@ async fn unreachable_redis_is_shown_without_a_call() {
     }
     redis.stop();
     for path in views {
-        eventually(&format!("{path} has unreachable"), async || {
-            text(&server, path).contains("unreachable")
+        eventually(&format!("{path} has the state in the words of the badge"), async || {
+            let page = view(&server, path).body;
+            let badge = page.split_once("class=\"pill bad\"").and_then(|(_, rest)| {
+                let (_, text) = rest.split_once('>')?;
+                text.split('<').next()
+            });
+            badge.is_some_and(|badge| {
+                badge.contains("unreachable")
+                    && page.contains(&format!("class=\"state bad\">{badge}"))
+            })
         })
         .await;
     }

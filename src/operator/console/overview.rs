@@ -74,6 +74,9 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
             (traffic(&parts.history.recent(&snapshot), &this_replica))
             (health(parts, &snapshot, &nodes))
         }
+        @if parts.trial.is_some() {
+            p.dim { "During a trial, responses are counted as decided here. " a href="/console/trial" { "The service in use answers callers" } ", except for the enforced share." }
+        }
         (rejection(parts))
         (charts(parts, now, &this_replica))
         (unmatched)

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use crate::base::shutdown::{Lifecycle, StoreProblem};
+use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
 use crate::limiter::Modes;
 use crate::operator::admin::api::Api;
@@ -221,37 +221,38 @@ impl Parts {
 
     /// The worst fault, and its section of the runbook.
     async fn badge(&self) -> (Status, String, Option<&'static str>) {
-        let store = self.store_status(&self.nodes().await);
-        let problem = self.lifecycle.state().store_problem;
         let of_rules = self.rules_fault();
-        let of_rules =
-            of_rules.map(|fault| (fault.status, fault.note.to_owned(), Some(fault.anchor)));
-        let of_problem = |problem: StoreProblem| {
-            let status = problem_status(&problem);
-            (status, problem.summary, Some(problem.runbook))
+        let of_rules = of_rules.map(|fault| (fault.status, fault.note.to_owned(), fault.anchor));
+        let of_store = self.store_fault(&self.nodes().await);
+        let is_serving = self.lifecycle.serving();
+        let (status, text, anchor) = match (of_rules, of_store) {
+            (Some(fault @ (Status::Bad, ..)), _) => fault,
+            _ if !is_serving => (Status::Bad, "not ready".to_owned(), "health-and-shutdown"),
+            (_, Some(fault @ (Status::Bad, ..))) | (Some(fault), _) | (None, Some(fault)) => fault,
+            (None, None) => return (Status::Good, "serving".to_owned(), None),
         };
-        match (of_rules, problem, store.anchor()) {
-            (Some(fault @ (Status::Bad, ..)), ..) => fault,
-            _ if !self.lifecycle.serving() => {
-                let anchor = "health-and-shutdown";
-                (Status::Bad, "not ready".to_owned(), Some(anchor))
+        (status, text, Some(anchor))
+    }
+
+    /// The worst fault of the store, on all pages in the same color and words, and its section of
+    /// the runbook.
+    fn store_fault(&self, nodes: &[NodeStatus]) -> Option<(Status, String, &'static str)> {
+        let store = self.store_status(nodes);
+        match (self.lifecycle.state().store_problem, store.anchor()) {
+            (Some(problem), _) if problem.is_undecided => {
+                Some((Status::Bad, problem.summary, problem.runbook))
             }
-            (_, Some(problem), _) if problem.is_undecided => of_problem(problem),
-            (_, _, Some(anchor)) => (Status::Bad, format!("store {}", store.text()), Some(anchor)),
-            (Some(fault), ..) => fault,
-            (None, Some(problem), None) => of_problem(problem),
-            (None, None, None) => (Status::Good, "serving".to_owned(), None),
+            (_, Some(anchor)) => Some((Status::Bad, format!("store {}", store.text()), anchor)),
+            (Some(problem), None) => Some((Status::Warning, problem.summary, problem.runbook)),
+            (None, None) => None,
         }
     }
 
-    /// The state of the store on every page: its worst fault, and since when it decides nothing.
+    /// The state of the store, and since when it decides nothing.
     pub(crate) fn store_state(&self, nodes: &[NodeStatus]) -> Markup {
-        let store = self.store_status(nodes);
-        let (status, text) = match self.lifecycle.state().store_problem {
-            Some(problem) if store.status() != Status::Bad => {
-                (problem_status(&problem), problem.summary)
-            }
-            _ => (store.status(), store.text()),
+        let (status, text) = match self.store_fault(nodes) {
+            Some((status, text, _)) => (status, text),
+            None => (Status::Good, self.store_status(nodes).text()),
         };
         let since = self.watch.undecided_since().map(Time::to_minute_of_day);
         html! {
@@ -268,10 +269,6 @@ impl Parts {
             Backend::Redis(_) => StoreStatus::All,
         }
     }
-}
-
-const fn problem_status(problem: &StoreProblem) -> Status {
-    if problem.is_undecided { Status::Bad } else { Status::Warning }
 }
 
 impl StoreStatus {
@@ -291,13 +288,6 @@ impl StoreStatus {
             Self::All => "reachable".to_owned(),
             Self::Without(1, 1) => "unreachable".to_owned(),
             Self::Without(missing, all) => format!("unreachable: {missing} of {all} servers"),
-        }
-    }
-
-    pub(crate) const fn status(self) -> Status {
-        match self {
-            Self::Memory | Self::All => Status::Good,
-            Self::Unknown | Self::Without(..) => Status::Bad,
         }
     }
 }

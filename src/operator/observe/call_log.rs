@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tracing::Level;
 
 use crate::base::sampling::PerSecond;
-use crate::base::text::{Text, prefix};
+use crate::base::text::{Text, shortened};
 use crate::base::time::Time;
 use crate::operator::observe::feed::OverLimitFeed;
 use crate::report::outcome::Outcome;
@@ -62,24 +62,27 @@ impl CallLog {
                     found(outcome).or_else(|| why_no_rule(rules, query.domain, descriptor))
                 });
                 let found: Vec<_> = found.map(Option::unwrap_or_default).collect();
-                let found = found.join("; ");
-                (Some(bounded(&found)), Some(code), None)
+                (Some(found.join("; ")), Some(code), None)
             }
             Err(error) => (None, None, Some(error)),
         };
         feed.redacted_query(query, rules, |query| {
-            let domain = bounded(&Text(query.domain).shown());
             let descriptors: Vec<_> = query.descriptors.iter().map(Descriptor::shown).collect();
-            let descriptors = bounded(&descriptors.join("; "));
-            tracing::debug!(domain, descriptors, found, code, error, dropped, "call");
+            let descriptors = descriptors.join("; ");
+            let bounded = |text| shortened(text, TEXT_BYTES_MAX);
+            let domain = Text(query.domain).shown();
+            let (domain, descriptors) = (bounded(&domain), bounded(&descriptors));
+            let found = found.as_deref().map(bounded);
+            tracing::debug!(
+                domain = &*domain,
+                descriptors = &*descriptors,
+                found = found.as_deref(),
+                code,
+                error,
+                dropped,
+                "call"
+            );
         });
-    }
-}
-
-fn bounded(text: &str) -> String {
-    match prefix(text, TEXT_BYTES_MAX) {
-        shown if shown.len() < text.len() => format!("{shown}..."),
-        _ => text.to_owned(),
     }
 }
 

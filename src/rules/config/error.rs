@@ -5,7 +5,7 @@
 use std::fmt;
 use std::mem;
 
-use crate::base::text::prefix;
+use crate::base::text::shortened;
 use crate::report;
 use crate::rules::config::source::Source;
 use crate::rules::config::yaml::{self, Diagnostic, Location, NOT_UTF8, Node};
@@ -154,12 +154,13 @@ impl SourceFindings<'_> {
 
 impl Finding {
     pub(crate) fn new(about: Diagnostic, source: &Source, place: &str) -> Self {
+        let kept = |text: String| shortened(&text, FINDING_BYTES_MAX).into_owned();
         Self {
             source: source.clone(),
             location: (about.location.line > 0).then_some(about.location),
             place: place.to_owned(),
-            text: shortened(about.text),
-            hint: about.hint.map(shortened),
+            text: kept(about.text),
+            hint: about.hint.map(kept),
             left_out: 0,
         }
     }
@@ -222,15 +223,6 @@ impl fmt::Display for Finding {
         }
         Ok(())
     }
-}
-
-/// At most [`FINDING_BYTES_MAX`] of a text.
-fn shortened(text: String) -> String {
-    let kept = prefix(&text, FINDING_BYTES_MAX);
-    if kept.len() == text.len() {
-        return text;
-    }
-    format!("{kept}...")
 }
 
 /// A line, or the part of it around a location, with carets below.
