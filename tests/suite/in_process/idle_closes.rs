@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::support::in_process::{LIMIT, Service, Verdict, millis, pass, settle};
+use crate::support::in_process::{LIMIT, Service, Verdict, millis, network, pass, settle, single};
 use crate::support::scripted_redis::Fault;
 
 /// The counter of the rule `local`, as a prefix of its key.
@@ -57,6 +57,18 @@ async fn connections_that_break_in_a_call_are_not_counted_as_idle() {
         assert_eq!(service.metric(CLOSED_IDLE), before, "{fault:?}");
         assert_eq!(service.metric("tollgate_store_ambiguous_total"), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_of_the_first_connection_is_no_outage() {
+    let mut service = Service::new(&network(), single());
+    service.server.fail_half(0, Fault::CloseBeforeRunning);
+    service.start().await;
+    assert!(service.server.opened() > 1, "the first one was closed");
+    service.server.recover();
+    assert_eq!(admitted(&service, 1).await, 1);
+    assert_eq!(service.openings(), 0);
+    assert!(service.fallbacks().is_empty(), "{:?}", service.fallbacks());
 }
 
 #[tokio::test(start_paused = true)]

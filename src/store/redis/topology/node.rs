@@ -94,10 +94,14 @@ impl Node {
     /// The server did not reply.
     pub(crate) async fn probe(&self) -> Result<(), RedisError> {
         let mut probed = self.ping_and_time().await;
-        if let Ok(Err(error)) = &probed
-            && is_refused(error)
-        {
+        let is_repeated = match &probed {
+            // One closed connection is no outage.
+            Err(error) => is_closed(error),
             // A proxy closes the connection of a command that it does not know.
+            Ok(Err(error)) => is_refused(error),
+            Ok(Ok(())) => false,
+        };
+        if is_repeated {
             probed = self.ping_and_time().await;
         }
         let probed = probed.and_then(|time| match time {
@@ -177,4 +181,9 @@ impl Node {
     pub(crate) fn address(&self) -> &Address {
         self.connector.address()
     }
+}
+
+/// Whether a connection was made, and closed by the server.
+fn is_closed(error: &RedisError) -> bool {
+    error.is_connection_dropped() && !error.is_timeout() && !error.is_connection_refusal()
 }
