@@ -55,7 +55,7 @@ def table(found, machine):
         if (row.load, row.ours) not in found:
             continue
         pairs = [pair for pair in zip(found[row.load, row.theirs], found[row.load, row.ours]) if all(pair)]
-        of_row = cells(row, pairs) if pairs else ["", "", "", "", "", "every round failed"]
+        of_row = cells(row, pairs) if pairs else [*(alone(found[row.load, side]) for side in (row.theirs, row.ours)), "", "", "", "every round failed"]
         lines.append(f"| {row.title} | {' | '.join(of_row)} |")
     return lines
 
@@ -75,6 +75,12 @@ def cells(row, pairs):
         p99.judged("≤", row.p99_max, "p99 ") if p99 else "",
     ]
     return [sum_of(theirs), sum_of(shown), str(cpu), str(redis or ""), str(p99 or ""), "; ".join(filter(None, targets))]
+
+
+def alone(rounds):
+    """The cell of one side of a row without pairs."""
+    rounds = [figures for figures in rounds if figures]
+    return sum_of(median_of(figure, rounds) for figure in ("service", "redis")) if rounds else "failed"
 
 
 def median_of(figure, rounds):
