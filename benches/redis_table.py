@@ -16,6 +16,8 @@ HEADLINES = [
     ("CPU of Redis, 64 requests in flight", "uniform", "redis", "{:.1f} µs per request"),
     ("p99 at 2,000 requests a second", "open-2000", "p99", "{:.2f} ms"),
 ]
+# The cell of a side that failed in every round.
+FAILED = "failed"
 
 
 class Ratio:
@@ -79,8 +81,12 @@ def cells(row, pairs):
 
 def alone(rounds):
     """The cell of one side of a row without pairs."""
-    rounds = [figures for figures in rounds if figures]
-    return sum_of(median_of(figure, rounds) for figure in ("service", "redis")) if rounds else "failed"
+    good = succeeded(rounds)
+    return sum_of(median_of(figure, good) for figure in ("service", "redis")) if good else FAILED
+
+
+def succeeded(rounds):
+    return [figures for figures in rounds if figures]
 
 
 def median_of(figure, rounds):
@@ -95,8 +101,8 @@ def headlines(found, machine):
     """The lines of the first figures of README."""
     lines = [f"| on {machine} | Tollgate | envoyproxy/ratelimit |", "|---|---|---|"]
     for title, load, figure, form in HEADLINES:
-        both = ([run for run in found[load, side] if run] for side in (TOLLGATE, REFERENCE))
-        ours, theirs = (form.format(median_of(figure, rounds)) if rounds else "every round failed" for rounds in both)
+        both = (succeeded(found[load, side]) for side in (TOLLGATE, REFERENCE))
+        ours, theirs = (form.format(median_of(figure, good)) if good else FAILED for good in both)
         lines.append(f"| {title} | {ours} | {theirs} |")
     return lines
 

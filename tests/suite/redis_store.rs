@@ -88,7 +88,7 @@ async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
         (asked + 2, Code::OverLimit),
         "a look asks Redis, which counted a hit too many"
     );
-    // One hit stays: of three that Redis counted, and of each that it was asked for again.
+    // Redis counted three hits, and one each time it was asked again. All but one are refunded.
     client.answer(with_hits(2 + asked_again, true)).await;
     assert_eq!(
         codes(&mut client, "k", 2).await,

@@ -18,7 +18,7 @@ use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::clock::RedisClock;
 use crate::store::redis::topology::health::{Health, HealthMetrics};
 use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
-use crate::store::redis::topology::refusals::{self, is_refused};
+use crate::store::redis::topology::refusals::{self, is_dropped, is_refused};
 use crate::telemetry::metric::Counter;
 
 /// A Redis server. The address never changes: another address is another node.
@@ -96,7 +96,7 @@ impl Node {
         let mut probed = self.ping_and_time().await;
         let is_repeated = match &probed {
             // One closed connection is no outage.
-            Err(error) => is_closed(error),
+            Err(error) => is_dropped(error) && !error.is_connection_refusal(),
             // A proxy closes the connection of a command that it does not know.
             Ok(Err(error)) => is_refused(error),
             Ok(Ok(())) => false,
@@ -181,9 +181,4 @@ impl Node {
     pub(crate) fn address(&self) -> &Address {
         self.connector.address()
     }
-}
-
-/// Whether a connection was made, and closed by the server.
-fn is_closed(error: &RedisError) -> bool {
-    error.is_connection_dropped() && !error.is_timeout() && !error.is_connection_refusal()
 }

@@ -64,8 +64,12 @@ pub(super) fn refused_by(error: &str) -> Option<&'static str> {
 
 /// Whether a server that replies to other commands does not allow this one.
 pub(super) fn is_refused(error: &RedisError) -> bool {
-    let is_dropped = error.is_connection_dropped() && !error.is_timeout();
-    matches!(error.code(), Some("NOPERM" | "ERR")) || is_dropped
+    matches!(error.code(), Some("NOPERM" | "ERR")) || is_dropped(error)
+}
+
+/// Whether the server closed the connection, or refused it.
+pub(super) fn is_dropped(error: &RedisError) -> bool {
+    error.is_connection_dropped() && !error.is_timeout()
 }
 
 #[cfg(test)]
