@@ -6,7 +6,7 @@
 //! medians over rounds of one run: absolute times of two runs differ by half.
 //!
 //! Two tables come of it: what algorithms cost beside each other (docs/algorithms.md), and what a
-//! Redis has to have for them (docs/operations.md).
+//! Redis has to have for them (docs/redis.md).
 
 use std::fs;
 use std::hint::black_box;
@@ -45,7 +45,7 @@ const LONE_CALLS_PER_ROUND: u64 = 2_048;
 const BATCH: u64 = 64;
 /// Of a service with less to do.
 const SMALL_BATCH: u64 = 16;
-/// What docs/operations.md reckons with.
+/// What docs/redis.md reckons with.
 const CLIENTS: f64 = 1e6;
 const DECISIONS_PER_SECOND: f64 = 20_000.0;
 /// What an entry takes in memory at most, with its place in the table: ENTRY_BYTES of the memory

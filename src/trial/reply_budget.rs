@@ -16,7 +16,7 @@ use crate::telemetry::metric::{Counter, Metrics};
 // bound reply_bytes_max: the call fails with RESOURCE_EXHAUSTED, or is decided here;
 // tollgate_trial_requests_total{outcome="unavailable"}
 const REPLY_BYTES_MAX: usize = 4 << 20;
-/// Bytes of all replies that are held, beyond the first [`BYTES_FREE`] of each. The
+/// Bytes of all replies that are held, beyond the first 4 KiB of each (`BYTES_FREE`). The
 /// allocator keeps up to twice as much where replies grow and are dropped.
 // bound reply_bytes_held_max: the call fails with RESOURCE_EXHAUSTED, or is decided here;
 // tollgate_trial_replies_full_total

@@ -1,4 +1,4 @@
-//! What `tollgate simulate` says, and that the pictures in the docs are what it draws.
+//! What `tollgate simulate` prints, and that each picture of the docs is in a page.
 
 use std::fs;
 use std::path::{Path, PathBuf};
