@@ -8,8 +8,8 @@ use tollgate::limits::check::{Check, Hits, Key, StoreError};
 use tollgate::limits::{Algorithm, Limit, Terms, Unit};
 
 use crate::support::in_process::{
-    Called, GRPC_TIMEOUT, RECOVERY_MAX, STORE_TIMEOUT, Service, Verdict, WITHIN, called, millis,
-    network, pass, settle, single,
+    Called, GRPC_TIMEOUT, LIMIT, RECOVERY_MAX, Service, Verdict, WITHIN, called, millis, network,
+    pass, single,
 };
 use crate::support::scripted_redis::{Fault, LOADING, MASTER_DOWN, OOM, READ_ONLY};
 
@@ -56,17 +56,6 @@ async fn the_third_failure_in_a_row_opens_it() {
         assert_eq!(service.is_open(), is_open, "call {call}");
     }
     assert_eq!(service.openings(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn replies_that_never_come_are_failures_after_store_timeout() {
-    let service = Service::started().await;
-    service.server.fail(Fault::NoReply);
-    for is_open in [false, false, true] {
-        assert_eq!(service.ask("error", "v").await, called(LATE, STORE_TIMEOUT));
-        settle().await;
-        assert_eq!(service.is_open(), is_open);
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,9 +145,16 @@ async fn a_redis_that_comes_late_is_asked_within_a_second() {
             called(UNREACHABLE, Duration::ZERO),
             "{fault:?}"
         );
+        for _ in 0..LIMIT {
+            assert_eq!(service.ask("local", "v").await, Called::OK, "{fault:?}");
+        }
         service.server.recover();
         let recovery = service.recovery().await;
         assert!(recovery <= RECOVERY_MAX, "{fault:?}: {recovery:?}");
+        // Redis knows what was admitted without it.
+        let after = service.ask("local", "v").await.verdict;
+        assert_eq!(after, Verdict::OverLimit, "{fault:?}");
+        assert_eq!(service.server.hits("d_local_v_").unsigned_abs(), LIMIT + 1, "{fault:?}");
     }
 }
 

@@ -87,12 +87,19 @@ async fn refunds_by_other_processes_apply_within_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refunds_apply_under_every_limit() {
-    let (processes, _server, clock) = processes();
+async fn verdicts_are_of_their_limit_and_no_peek_and_refunds_apply_under_every_limit() {
+    let (processes, server, clock) = processes();
     let [one] = workers(&processes).await;
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
-    is_over(&one, &clock, 5, Hits::Refund(2)).await;
+    for (requests, hits, over, asked) in
+        [(1, Hits::Add(1), true, 0), (1, Hits::Peek, true, 1), (5, Hits::Add(1), false, 1)]
+    {
+        let before = server.decided();
+        assert_eq!(is_over(&one, &clock, requests, hits).await, over, "{requests} {hits:?}");
+        assert_eq!(server.decided() - before, asked, "{requests} {hits:?}");
+    }
+    is_over(&one, &clock, 5, Hits::Refund(3)).await;
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await, "the refund made room");
 }
 

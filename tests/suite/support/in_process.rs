@@ -506,6 +506,7 @@ impl Log {
         assert_eq!(lines.len(), expected, "{lines:#?}");
         for (line, ends) in lines.iter().zip([false, true]) {
             assert!(line.contains(fault) && fault_log::is_end(line) == ends, "{lines:#?}");
+            assert!(line.contains("WARN "), "at every default level: {lines:#?}");
         }
     }
 }
