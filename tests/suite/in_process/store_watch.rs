@@ -4,8 +4,11 @@
 use tokio::task::JoinSet;
 use tollgate::store::watch::StoreWatch;
 
-use crate::support::in_process::{Log, SCRIPT, Service, Verdict, millis, network, pass, single};
-use crate::support::scripted_redis::{Fault, LOADING, Reply};
+use crate::support::fault_log::ERROR_REPLIES;
+use crate::support::in_process::{
+    ADDRESS, LIMIT, Log, SCRIPT, Service, Verdict, millis, network, pass, single,
+};
+use crate::support::scripted_redis::{Fault, LOADING, MASTER_DOWN, OOM, Reply};
 
 /// The begin and the end of a problem.
 const MESSAGES: [&str; 3] = ["of checks answered by", "Redis answers in", "Redis decides"];
@@ -138,5 +141,79 @@ async fn refused_commands_are_replaced_and_named_until_they_are_allowed() {
         pass(millis(1_000)).await;
         assert_eq!(service.ask("error", "v").await.verdict, Verdict::Ok);
         assert_eq!(service.server.hits("d_error_v"), 4);
+    }
+}
+
+/// As twemproxy does.
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_closes_connections_of_other_commands_counts_fixed_windows() {
+    let log = Log::capture();
+    let network = network();
+    network.server(ADDRESS).pass_only(&["PING", "INCRBY", "EXPIRE", "GET"]);
+    let mut service = Service::new(&network, single());
+    service.start().await;
+    let _tasks = watch(&service);
+    let mut admitted = 0;
+    for _ in 0..2 * LIMIT {
+        admitted += u64::from(service.ask("error", "v").await.verdict == Verdict::Ok);
+    }
+    assert_eq!(admitted, LIMIT);
+    assert_eq!(service.server.hits("d_error_v_").unsigned_abs(), 2 * LIMIT);
+    assert!(service.server.immortal_keys().is_empty());
+    pass(millis(5_000)).await;
+    let ready = service.lifecycle.state().report();
+    for part in ["Redis refuses commands", "TIME: ", "REPLICAS"] {
+        assert!(ready.contains(part), "{part}: {ready}");
+    }
+    assert!(!ready.contains("unreachable"), "{ready}");
+    assert_eq!(log.lines(&["Redis refuses commands"]).len(), 1);
+    assert_eq!(log.lines(&["unreachable", "heartbeats rejected"]), [""; 0]);
+}
+
+/// Errors that Redis replies to all commands or to those that write, and to hits only; and what to
+/// do.
+#[tokio::test(start_paused = true)]
+async fn errors_of_redis_are_reported_with_their_cure_and_not_as_unreachable() {
+    let of_redis = [
+        (OOM, "raise its maxmemory"),
+        (MASTER_DOWN, "set that of the master"),
+        (LOADING, "it reads its data after a restart, wait"),
+        ("NOAUTH Authentication required.", "set REDIS_AUTH"),
+        ("BUSY Redis is busy running a script.", "SCRIPT KILL ends it"),
+    ];
+    let of_hits = [
+        ("MOVED 3999 10.0.0.2:6379", "set REDIS_TYPE=cluster"),
+        ("NOPERM No permissions to access a key", "allow its user the command, see ACL LOG"),
+        ("NOREPLICAS Not enough good replicas to write.", "its min-replicas-to-write"),
+        ("CLUSTERDOWN The cluster is down", "a node is down, see CLUSTER INFO"),
+    ];
+    let of_redis = of_redis.map(|case| (case, true)).into_iter();
+    for ((error, cure), is_of_all) in of_redis.chain(of_hits.map(|case| (case, false))) {
+        let (log, service, _tasks) = watched().await;
+        if is_of_all {
+            service.server.fail(Fault::Error(error));
+        } else {
+            service.server.reply("INCR", Reply::error(error));
+        }
+        for call in 0..20 {
+            service.ask("error", &call.to_string()).await;
+            pass(millis(200)).await;
+        }
+        let code = error.split(' ').next().expect("a code");
+        let ready = service.lifecycle.state().report();
+        for text in [&ready, &log.faults()[0]] {
+            assert!(text.contains(code) && text.contains(cure), "{error}: {text}");
+        }
+        assert!(ready.contains("answered by on_store_error"), "{ready}");
+        assert!(!ready.contains("in /ready") && !ready.contains("unreachable"), "{ready}");
+        log.assert_logged_once(ERROR_REPLIES, false);
+        assert_eq!(log.lines(&["unreachable"]), [""; 0], "{error}");
+        assert!(!service.is_open(), "{error}");
+        service.server.recover();
+        service.server.serve("INCR");
+        pass(millis(61_000)).await;
+        assert_eq!(service.ask("error", "served").await.verdict, Verdict::Ok, "{error}");
+        pass(millis(400)).await;
+        log.assert_logged_once(ERROR_REPLIES, true);
     }
 }

@@ -68,6 +68,8 @@ pub(crate) struct ScriptedRedis {
     closed: watch::Sender<usize>,
     accepting: Mutex<Accepting>,
     connections: Mutex<JoinSet<()>>,
+    /// The only commands that pass; empty for all.
+    passing: Mutex<&'static [&'static str]>,
 }
 
 /// How long connecting takes.
@@ -171,6 +173,7 @@ impl ScriptedRedis {
             closed: watch::Sender::new(0),
             accepting: Mutex::default(),
             connections: Mutex::default(),
+            passing: Mutex::default(),
         }
     }
 
@@ -202,6 +205,16 @@ impl ScriptedRedis {
     /// Replies this to a command, such as `CLUSTER SLOTS`.
     pub(crate) fn reply(&self, command: &str, reply: Reply) {
         self.database().canned.insert(command.to_owned(), reply);
+    }
+
+    /// Closes connections on which another command arrives, as a proxy does that knows no others.
+    pub(crate) fn pass_only(&self, commands: &'static [&'static str]) {
+        *self.passing.lock() = commands;
+    }
+
+    fn passes(&self, command: &[Vec<u8>]) -> bool {
+        let passing = self.passing.lock();
+        passing.is_empty() || passing.contains(&&*commands::name(command))
     }
 
     /// Serves a command again after [`Self::reply`].
@@ -490,7 +503,8 @@ impl Connection {
                 return pending().await;
             }
             let fault = self.server.fault_of(number, &commands);
-            if fault == Some(Fault::CloseBeforeRunning) {
+            let passes = commands.iter().all(|command| self.server.passes(command));
+            if fault == Some(Fault::CloseBeforeRunning) || !passes {
                 return Ok(());
             }
             let replies = self.run(&commands, fault);
