@@ -18,58 +18,44 @@ const ROUNDS: usize = 100;
 const CALLS: usize = 4;
 const LIMIT: usize = SERVICES * CLIENTS * CALLS / 2;
 
-#[test]
-fn fixed_window_is_exact_across_services() {
-    grants_exactly_the_limit("fixed_window");
-}
+/// Concurrency names the holder by the last entry; the other algorithms count one value of it.
+const ALGORITHMS: [&str; 6] = [
+    "fixed_window",
+    "token_bucket",
+    "sliding_window",
+    "sliding_window, buckets: 6",
+    "sliding_log",
+    "concurrency, lease: 24h, lease_by: caller",
+];
 
 #[test]
-fn token_bucket_is_exact_across_services() {
-    grants_exactly_the_limit("token_bucket");
-}
-
-#[test]
-fn sliding_window_is_exact_across_services() {
-    grants_exactly_the_limit("sliding_window");
-}
-
-#[test]
-fn sliding_window_with_buckets_is_exact_across_services() {
-    grants_exactly_the_limit("sliding_window, buckets: 6");
-}
-
-#[test]
-fn sliding_log_is_exact_across_services() {
-    grants_exactly_the_limit("sliding_log");
-}
-
-#[test]
-fn concurrency_is_exact_across_services() {
-    grants_exactly_the_limit("concurrency, lease: 24h, lease_by: caller");
-}
-
-fn grants_exactly_the_limit(algorithm: &str) {
+fn every_algorithm_is_exact_across_services() {
     let redis = RedisProcess::start();
-    // Concurrency names the holder by the last entry; the other algorithms count one value of it.
-    let rules = format!(
-        "domain: d\ndescriptors:\n  - key: round\n    descriptors:\n      - key: caller\n        rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}\n        metadata: {{tollgate: {{algorithm: {algorithm}}}}}\n"
-    );
-    let names_holders = algorithm.contains("lease_by");
-    let start = || {
-        // Every verdict is Redis' own.
-        TestServer::with_rules(&rules)
+    let rule = |(number, algorithm): (usize, &&str)| {
+        format!(
+            "  - key: round{number}\n    descriptors:\n      - key: caller\n        rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}\n        metadata: {{tollgate: {{algorithm: {algorithm}}}}}\n"
+        )
+    };
+    let rules: String = ALGORITHMS.iter().enumerate().map(rule).collect();
+    // Every verdict is Redis' own.
+    let services = [(); SERVICES].map(|()| {
+        TestServer::with_rules(&format!("domain: d\ndescriptors:\n{rules}"))
             .with_env("REDIS_URL", &redis.url())
             .with_env("ON_STORE_ERROR", "error")
             .start()
-    };
-    let services: Vec<TestServer> = (0..SERVICES).map(|_| start()).collect();
-    let granted = race(&services, ROUNDS, CALLS, |call| {
-        let caller =
-            if names_holders { format!("{} {}", call.client, call.number) } else { String::new() };
-        let round = call.round.to_string();
-        request("d", &[&[("round", &round), ("caller", &caller)]])
     });
-    assert_eq!(granted, [LIMIT; ROUNDS]);
+    for (number, algorithm) in ALGORITHMS.into_iter().enumerate() {
+        let key = format!("round{number}");
+        let granted = race(&services, ROUNDS, CALLS, |call| {
+            let caller = if algorithm.contains("lease_by") {
+                format!("{} {}", call.client, call.number)
+            } else {
+                String::new()
+            };
+            request("d", &[&[(&key, &call.round.to_string()), ("caller", &caller)]])
+        });
+        assert_eq!(granted, [LIMIT; ROUNDS], "{algorithm}");
+    }
 }
 
 /// One call of a race.
