@@ -24,39 +24,15 @@ use crate::support::scripted_redis::{Fault, Network, ScriptedRedis, Snapshot};
 
 /// Limits of every algorithm, all of a minute and so small that a history reaches them.
 const RULES: [(&str, &str); 10] = [
-    ("fixed", "unit: minute, requests_per_unit: 4}"),
-    (
-        "fixed_drop",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {over_limit_hits: drop}}",
-    ),
-    (
-        "sliding",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window}}",
-    ),
-    (
-        "sliding_count",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window, over_limit_hits: count}}",
-    ),
-    (
-        "sub_windows",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window, buckets: 4}}",
-    ),
-    (
-        "log",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_log}}",
-    ),
-    (
-        "token",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: token_bucket}}",
-    ),
-    (
-        "token_count",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: token_bucket, over_limit_hits: count}}",
-    ),
-    (
-        "leaky",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: leaky_bucket, burst: 2}}",
-    ),
+    ("fixed", "algorithm: fixed_window"),
+    ("fixed_drop", "over_limit_hits: drop"),
+    ("sliding", "algorithm: sliding_window"),
+    ("sliding_count", "algorithm: sliding_window, over_limit_hits: count"),
+    ("sub_windows", "algorithm: sliding_window, buckets: 4"),
+    ("log", "algorithm: sliding_log"),
+    ("token", "algorithm: token_bucket"),
+    ("token_count", "algorithm: token_bucket, over_limit_hits: count"),
+    ("leaky", "algorithm: leaky_bucket, burst: 2"),
     ("slots", ""),
 ];
 const SLOTS: &str = "  - key: slots
@@ -150,8 +126,9 @@ pub(super) fn name(counter: usize) -> &'static str {
 fn rules() -> Rules {
     LOADED.with_borrow_mut(|loaded| {
         let load = || {
-            let rule = |(key, rest): &(&str, &str)| {
-                if rest.is_empty() { SLOTS.to_owned() } else { format!("  - key: {key}\n    rate_limit: {{{rest}\n") }
+            let rule = |(key, options): &(&str, &str)| match *options {
+                "" => SLOTS.to_owned(),
+                options => format!("  - key: {key}\n    rate_limit: {{unit: minute, requests_per_unit: 4}}\n    metadata: {{tollgate: {{{options}}}}}\n"),
             };
             let rules: String = RULES.iter().map(rule).collect();
             let texts = [
@@ -532,9 +509,9 @@ impl Counting {
 }
 
 fn descriptor(rule: usize, hit: &Hit) -> Descriptor<'static> {
-    let (key, rest) = RULES[rule];
+    let (key, options) = RULES[rule];
     let mut entries = SmallVec::from_iter([Entry::new(key, "")]);
-    if rest.is_empty() {
+    if options.is_empty() {
         entries.push(Entry::new("id", HOLDERS[hit.holder % HOLDERS.len()]));
     }
     Descriptor { entries, limit: None, hits: hit.hits, hits_addend: None }

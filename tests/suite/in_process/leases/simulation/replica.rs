@@ -1,11 +1,7 @@
 //! One replica of the simulation: the real state machines, as `store/redis/leases.rs` keeps them.
 
-use tollgate::base::time::{Span, Time};
-use tollgate::limits::algorithm::Counter;
-use tollgate::limits::algorithm::lease::{
-    Answer, Asked, Demand, Events, GiveBack, LeasedCounter, Settled, Take, TakeReply,
-};
-use tollgate::limits::check::{Effect, Verdict};
+use tollgate::base::time::Time;
+use tollgate::limits::algorithm::lease::{Demand, Events, LeasedCounter};
 use tollgate::limits::{LeaseTerms, Limit};
 
 use super::laws::{Broken, Kept, Ledger, Peak, check_identity};
@@ -41,7 +37,7 @@ pub(super) struct Connection {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    counter: LeasedCounter,
+    pub(super) counter: LeasedCounter,
     totals: Events,
 }
 
@@ -118,81 +114,12 @@ impl Replica {
 }
 
 impl Entry {
-    pub(super) fn reserve(&mut self, hits: u64, now: Time) -> Result<Answer, Broken> {
-        let answer = self.counter.reserve(hits, now);
-        self.check()?;
-        Ok(answer)
-    }
-
-    pub(super) fn settle(&mut self, asked: Asked, settled: Settled, now: Time) -> Kept {
-        self.counter.settle(asked, settled, now);
-        self.check()
-    }
-
-    pub(super) fn wanted_take(&mut self, replicas: usize, now: Time) -> Option<Take> {
-        let replicas = u32::try_from(replicas).ok().and_then(|r| r.try_into().ok());
-        self.counter.wanted_take(replicas?, now)
-    }
-
-    pub(super) fn peek(&mut self, now: Time) -> Result<Option<Verdict>, Broken> {
-        let verdict = self.counter.peek(now);
-        self.check()?;
-        Ok(verdict)
-    }
-
-    pub(super) fn observe(&mut self, counter: Counter, now: Time) -> Kept {
-        self.counter.observe(counter, now);
-        self.check()
-    }
-
-    pub(super) fn end_hold(&mut self) {
-        self.counter.end_hold();
-    }
-
-    pub(super) fn taken(&mut self, take: Take, reply: TakeReply, now: Time) -> Kept {
-        self.counter.taken(take, reply, now);
-        self.check()
-    }
-
-    pub(super) fn take_failed(&mut self, take: Take, effect: Effect, now: Time) -> Kept {
-        self.counter.take_failed(take, effect, now);
-        self.check()
-    }
-
-    pub(super) fn give_back(&mut self, now: Time) -> Result<Vec<GiveBack>, Broken> {
-        let lifetime = self.counter.lifetime();
-        let due = self.counter.give_back(lifetime, now).into_iter().collect();
-        self.check()?;
-        Ok(due)
-    }
-
-    pub(super) fn given_back(
+    /// Runs something on the counter, and checks what it has counted.
+    pub(super) fn with<T>(
         &mut self,
-        give_back: GiveBack,
-        outcome: Result<(), Effect>,
-        now: Time,
-    ) -> Kept {
-        self.counter.given_back(give_back, outcome, now);
-        self.check()
-    }
-
-    /// The counter was deleted. Returns the hits that were dropped.
-    pub(super) fn drop_taken_before(&mut self, at: Time) -> Result<u64, Broken> {
-        let before = self.totals.dropped;
-        self.counter.drop_taken_before(at);
-        self.check()?;
-        Ok(self.totals.dropped - before)
-    }
-
-    pub(super) fn held(&self) -> u64 {
-        self.counter.held()
-    }
-
-    pub(super) fn lifetime(&self) -> Span {
-        self.counter.lifetime()
-    }
-
-    fn check(&mut self) -> Kept {
+        run: impl FnOnce(&mut LeasedCounter) -> T,
+    ) -> Result<T, Broken> {
+        let result = run(&mut self.counter);
         let Events { taken, used, given_back, window, unknown, dropped } =
             self.counter.take_events();
         self.totals.taken += taken;
@@ -201,6 +128,14 @@ impl Entry {
         self.totals.window += window;
         self.totals.unknown += unknown;
         self.totals.dropped += dropped;
-        check_identity(&self.totals, self.counter.held())
+        check_identity(&self.totals, self.counter.held())?;
+        Ok(result)
+    }
+
+    /// The counter was deleted. Returns the hits that were dropped.
+    pub(super) fn drop_taken_before(&mut self, at: Time) -> Result<u64, Broken> {
+        let before = self.totals.dropped;
+        self.with(|counter| counter.drop_taken_before(at))?;
+        Ok(self.totals.dropped - before)
     }
 }

@@ -4,6 +4,7 @@ mod network;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::num::NonZeroU32;
 
 use fastrand::Rng;
 use tollgate::base::time::{Span, Time};
@@ -115,7 +116,7 @@ impl<'h> World<'h> {
             .iter_mut()
             .map(|replica| {
                 let entries = replica.entries();
-                entries.map(|(_, entry)| entry.held()).sum::<u64>()
+                entries.map(|(_, entry)| entry.counter.held()).sum::<u64>()
             })
             .sum();
         if held > 0 || !self.queue.is_empty() {
@@ -150,13 +151,13 @@ impl<'h> World<'h> {
                 let limit = replica.limit;
                 let now = self.server_time(index);
                 if let Some(entry) = self.replicas[index].entry(limit) {
-                    entry.peek(now)?;
+                    entry.with(|counter| counter.peek(now))?;
                 }
             }
             Act::Refund(hits) => {
                 let limit = replica.limit;
                 if let Some(entry) = replica.entry(limit) {
-                    entry.end_hold();
+                    entry.counter.end_hold();
                 }
                 self.send(index, limit, Op::Call(Hits::Refund(hits)), None, Purpose::None);
             }
@@ -180,7 +181,8 @@ impl<'h> World<'h> {
     fn call(&mut self, index: usize, hits: u64, caller: Caller) -> Kept {
         let now = self.server_time(index);
         let core_now = self.core_time(index);
-        let replicas = self.replicas.len();
+        let replicas = u32::try_from(self.replicas.len()).ok().and_then(NonZeroU32::new);
+        let replicas = replicas.expect("there are some");
         let replica = &mut self.replicas[index];
         let limit = replica.limit;
         let terms = self.history.limits[limit];
@@ -192,12 +194,12 @@ impl<'h> World<'h> {
             self.send(index, limit, op, None, Purpose::Call(hits, None));
             return Ok(());
         };
-        let answer = entry.reserve(hits, core_now)?;
-        let take = entry.wanted_take(replicas, core_now);
+        let answer = entry.with(|counter| counter.reserve(hits, core_now))?;
+        let take = entry.counter.wanted_take(replicas, core_now);
         match answer {
             Answer::Over(_) => {}
             Answer::Reserved(asked) if matches!(caller, Caller::Waits | Caller::Leaves(_)) => {
-                entry.settle(asked, Settled::Used, core_now)?;
+                entry.with(|counter| counter.settle(asked, Settled::Used, core_now))?;
                 replica.admitted += hits;
                 self.use_hits(index, limit, now, hits)?;
             }
@@ -244,7 +246,9 @@ impl<'h> World<'h> {
         replica.is_sweeping = false;
         let mut due = Vec::new();
         for (limit, entry) in replica.entries() {
-            due.extend(entry.give_back(core_now)?.into_iter().map(|due| (limit, due)));
+            let lifetime = entry.counter.lifetime();
+            let of_entry = entry.with(|counter| counter.give_back(lifetime, core_now))?;
+            due.extend(of_entry.into_iter().map(|due| (limit, due)));
         }
         replica.remove_idle(core_now);
         for (limit, give_back) in due {
@@ -259,8 +263,8 @@ impl<'h> World<'h> {
     /// Sweeps again, if something is held.
     fn keep_sweeping(&mut self, index: usize) {
         let replica = &mut self.replicas[index];
-        let held = replica.entries().filter(|(_, entry)| entry.held() > 0);
-        let Some(lifetime) = held.map(|(_, entry)| entry.lifetime()).min() else {
+        let held = replica.entries().filter(|(_, entry)| entry.counter.held() > 0);
+        let Some(lifetime) = held.map(|(_, entry)| entry.counter.lifetime()).min() else {
             return;
         };
         if !std::mem::replace(&mut replica.is_sweeping, true) {
@@ -277,7 +281,7 @@ impl<'h> World<'h> {
         let mut dropped = Vec::new();
         for (limit, entry) in replica.entries() {
             // Hits of a window that is over are stranded before, and in another ledger.
-            entry.peek(now)?;
+            entry.with(|counter| counter.peek(now))?;
             dropped.push((limit, entry.drop_taken_before(deleted_at)?));
         }
         for (limit, hits) in dropped {

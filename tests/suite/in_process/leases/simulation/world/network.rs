@@ -155,7 +155,7 @@ impl World<'_> {
                 let now = self.core_time(index);
                 let replica = &mut self.replicas[index];
                 if let Some((counter, entry)) = counter.zip(replica.entry(limit)) {
-                    entry.observe(counter, now)?;
+                    entry.with(|known| known.observe(counter, now))?;
                 }
                 if settled == Settled::Used {
                     replica.admitted += hits;
@@ -196,7 +196,7 @@ impl World<'_> {
         let now = self.core_time(index);
         let reserved = asked.reserved();
         if let Some(entry) = self.replicas[index].entry(limit) {
-            entry.settle(asked, settled, now)?;
+            entry.with(|counter| counter.settle(asked, settled, now))?;
         }
         match settled {
             Settled::Used => self.use_hits(index, limit, command.at, reserved),
@@ -226,7 +226,7 @@ impl World<'_> {
             return Ok(());
         };
         match reply {
-            Err(effect) => entry.take_failed(take, effect, now),
+            Err(effect) => entry.with(|counter| counter.take_failed(take, effect, now)),
             Ok(reply) => {
                 let reply = TakeReply {
                     granted: reply.granted,
@@ -234,7 +234,7 @@ impl World<'_> {
                     counter: reply.counter,
                     round_trip: self.now.since(sent_at),
                 };
-                entry.taken(take, reply, now)
+                entry.with(|counter| counter.taken(take, reply, now))
             }
         }
     }
@@ -258,7 +258,7 @@ impl World<'_> {
         };
         let replica = &mut self.replicas[index];
         if let Some(entry) = replica.entry(limit) {
-            entry.given_back(give_back, outcome, now)?;
+            entry.with(|counter| counter.given_back(give_back, outcome, now))?;
         }
         if outcome == Err(Effect::Unknown) {
             if !was_applied {
