@@ -5,13 +5,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::base::time::Clock;
-use tollgate::telemetry::metric::Metrics;
 
-use crate::support::in_process::Log;
 use crate::support::redis::RedisProcess;
-use crate::support::remote;
-use crate::support::{Client, TestServer, counted, eventually, limit_of, request};
+use crate::support::{Client, TestServer, eventually, limit_of, request};
 
 const REASONS: [&str; 2] = ["no_aof", "eviction"];
 const BY_MINUTE: &str =
@@ -28,47 +24,11 @@ const CLIENTS: u64 = 4;
 /// What `appendfsync everysec` may lose.
 const LOST_MAX: Duration = Duration::from_secs(1);
 
-fn series(reason: &str) -> String {
-    format!("tollgate_store_not_durable{{reason=\"{reason}\"}}")
-}
-
 async fn becomes(server: &TestServer, expected: [f64; 2]) {
     for (reason, expected) in REASONS.into_iter().zip(expected) {
-        server.metric_becomes(&series(reason), expected).await;
+        let series = format!("tollgate_store_not_durable{{reason=\"{reason}\"}}");
+        server.metric_becomes(&series, expected).await;
     }
-}
-
-#[tokio::test]
-async fn configuration_of_redis_is_known_at_each_reading() {
-    let log = Log::capture();
-    let redis = RedisProcess::builder().with_user("user app on >s3cret ~* &* +@all").start();
-    let metrics = Metrics::new();
-    let url = redis.url().replace("://", "://app:s3cret@");
-    let store = remote::redis_at(&url, Clock::system(), &metrics);
-    for (commands, expected) in [
-        ("", [1, 0]),
-        ("CONFIG SET appendonly yes", [0, 0]),
-        ("CONFIG SET maxmemory-policy volatile-ttl", [0, 0]),
-        ("CONFIG SET maxmemory 100mb", [0, 1]),
-        ("CONFIG SET maxmemory-policy allkeys-lru", [0, 1]),
-        ("CONFIG SET maxmemory-policy noeviction", [0, 0]),
-        ("CONFIG SET appendonly no", [1, 0]),
-        ("CONFIG SET maxmemory-policy volatile-lru", [1, 1]),
-        // What was known stays.
-        ("ACL SETUSER app -info", [1, 1]),
-        ("CONFIG SET appendonly yes", [1, 1]),
-        ("ACL SETUSER app +info", [0, 1]),
-    ] {
-        if !commands.is_empty() {
-            redis.command::<()>(&commands.split(' ').collect::<Vec<_>>());
-        }
-        store.check_durability().await;
-        let shown = REASONS.map(|reason| counted(&metrics, &series(reason)));
-        assert_eq!(shown, expected, "{commands}");
-    }
-    let denied = log.lines(&["INFO of Redis was not read"]);
-    assert_eq!(denied.len(), 1, "{denied:#?}");
-    assert!(!log.lines(&[""]).concat().contains("s3cret"));
 }
 
 #[tokio::test]

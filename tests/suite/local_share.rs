@@ -6,22 +6,12 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 
-use tokio::task::JoinSet;
-use tollgate::base::shutdown::Lifecycle;
-use tollgate::base::time::Clock;
-use tollgate::limits::check::{Check, Hits, Key, StoreError};
-use tollgate::limits::{Algorithm, Limit, Terms, Unit};
-use tollgate::telemetry::metric::Metrics;
-
 use crate::support::cluster::ClusterProcess;
 use crate::support::fault::Servers;
 use crate::support::http;
 use crate::support::proxy::{Fault, Proxy};
 use crate::support::redis::RedisProcess;
-use crate::support::remote::redis_at;
-use crate::support::{
-    Client, Code, TestServer, counted, eventually, limit_of, look_until, request,
-};
+use crate::support::{Client, Code, TestServer, eventually, limit_of, look_until, request};
 
 /// How much of each value.
 const LIMIT: u64 = 30;
@@ -39,9 +29,6 @@ descriptors:
 const KEYS: [&str; 4] = ["window", "sliding", "log", "bucket"];
 /// Only the test uses this key: a verdict for it comes from Redis.
 const PROBE: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"probe"}]}]}"#;
-
-/// Counters that are owed hits: more than one call to Redis can write back.
-const OWED: usize = 16_384;
 
 /// A Redis that keeps on disk whatever it says that it has counted.
 pub(crate) fn persistent() -> RedisProcess {
@@ -286,37 +273,4 @@ async fn what_is_heard_of_other_replicas_goes_before_what_is_set() {
         passed += u64::from(clients[0].ask("d", &[("k", "v")]).await == Code::Ok);
     }
     assert_eq!(passed, 10);
-}
-
-#[tokio::test]
-async fn everything_owed_is_written_back() {
-    let port = RedisProcess::start().port();
-    let limit = Limit::new(&Terms::new(10, Unit::Year, Algorithm::TokenBucket)).expect("a limit");
-    let check =
-        |number: usize| Check::new(Key::from(&*format!("tg:d:k:{number}:")), limit, Hits::Add(3));
-    let metrics = Metrics::new();
-    let clock = Clock::system();
-    let node = redis_at(&format!("redis://127.0.0.1:{port}"), clock.clone(), &metrics);
-    let mut chores = JoinSet::new();
-    chores.spawn(node.clone().maintain(Lifecycle::default()));
-    let is_given_up = || counted(&metrics, "tollgate_store_breaker_open") == 1;
-    eventually("Redis is given up", async || is_given_up()).await;
-    for number in 0..OWED {
-        assert!(
-            !node.decide_locally(
-                &[(&check(number), StoreError::Unreachable.not_counted())],
-                clock.now()
-            )[0]
-            .over
-        );
-    }
-    let redis = RedisProcess::builder().start_at(port).expect("the port is still free");
-    eventually("Redis is asked again", async || !is_given_up()).await;
-    let owed = 3 * OWED as u64;
-    eventually("all of it is written back", async || {
-        counted(&metrics, "tollgate_write_back_hits_total") == owed
-    })
-    .await;
-    assert_eq!(redis.command::<usize>(&["DBSIZE"]), OWED);
-    assert_eq!(counted(&metrics, "tollgate_write_back_full_total"), 0);
 }

@@ -52,16 +52,3 @@ async fn after_a_failover_the_new_master_goes_on_counting_where_the_old_one_was(
     server.assert_metric("tollgate_store_nodes", 1.0);
     look_until("the log says so", || server.log().contains("Redis topology changed"));
 }
-
-#[tokio::test]
-async fn sentinels_may_know_users() {
-    let deployment = SentinelProcess::with(Options {
-        sentinel_user: Some("app on >s3cret ~* &* +@all"),
-        ..Options::default()
-    });
-    let auth = ("REDIS_SENTINEL_AUTH", "app:s3cret".to_owned());
-    let server = service(LIMIT, &[deployment.settings(), vec![auth]].concat());
-    let mut counting = Counting::at(&server).await;
-    counting.wait_for_verdicts(&ANYTHING).await;
-    counting.admits_exactly(LIMIT, ["v"]).await;
-}
