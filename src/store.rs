@@ -68,7 +68,7 @@ impl Backend {
     pub fn replica(&self) -> String {
         match self {
             Self::Memory(_) => redis::fallback::membership::random_name(),
-            Self::Redis(redis) => redis.membership.name().to_owned(),
+            Self::Redis(redis) => redis.membership.name.clone(),
         }
     }
 

@@ -111,7 +111,7 @@ impl Redis {
     /// What a Redis leaves undone that refuses commands which only some limits need. `scripted`
     /// has the rules that need its script.
     pub(crate) fn refusal(&self, scripted: impl Fn() -> Vec<String>) -> Option<StoreProblem> {
-        let refused = self.pools().find_map(|pool| pool.find(Health::refused))?;
+        let refused = self.pools().find_map(|pool| pool.find(|health| health.refusals.causes()))?;
         let rules = scripted();
         let named = rules[..rules.len().min(RULES_NAMED_MAX)].join(", ");
         let needing = match rules.len() {

@@ -40,8 +40,8 @@ pub(crate) struct Leases {
     entries: AtomicUsize,
     /// Whether nothing more is taken: the process drains.
     is_draining: AtomicBool,
-    /// Takes in flight.
-    tasks: TaskTracker,
+    /// Takes in flight, which no caller waits for.
+    pub(crate) tasks: TaskTracker,
     metrics: LeaseMetrics,
 }
 
@@ -51,15 +51,6 @@ struct Entry {
     key: Key,
     leased: Arc<Leased>,
     counter: LeasedCounter,
-}
-
-/// What a check is admitted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// Its own verdict.
-    Alone,
-    /// The verdicts of all checks of an all-or-nothing request.
-    WithOthers,
 }
 
 /// What the leases of its counter decide of a check.
@@ -99,7 +90,6 @@ impl Leases {
         &self,
         check: &Check,
         leased: &Arc<Leased>,
-        admission: Admission,
         replicas: Option<NonZeroU32>,
         now: Time,
     ) -> (Ahead, Option<Take>) {
@@ -120,9 +110,8 @@ impl Leases {
             let ahead = match counter.reserve(hits, now) {
                 Answer::Over(verdict) => decided(verdict),
                 Answer::Ask(asked) => Ahead::Ask(asked),
-                Answer::Reserved(asked) if admission == Admission::WithOthers => {
-                    Ahead::Reserved(asked)
-                }
+                // The verdicts of all checks of its group admit it.
+                Answer::Reserved(asked) if check.group != 0 => Ahead::Reserved(asked),
                 Answer::Reserved(asked) => {
                     counter.settle(asked, Settled::Used, now);
                     decided(counter.verdict(check.call(), false, now))
@@ -230,11 +219,6 @@ impl Leases {
     /// Whether there is any lease.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.load(Relaxed) == 0
-    }
-
-    /// Runs a take, which no caller waits for.
-    pub(crate) fn spawn(&self, take: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(take);
     }
 
     /// Takes nothing more.

@@ -66,7 +66,8 @@ impl RedisClient {
             shared.on_change(*change);
         }
         if let Some(node) = shared.home() {
-            let announced = shared.membership.announce_changes(&node, changes);
+            let messages = changes.iter().map(|change| change.message());
+            let announced = shared.membership.announce(&node, messages);
             // Best effort: other processes use a cached verdict for a second at most.
             let _ = tokio::time::timeout(ANNOUNCE_TIMEOUT, announced).await;
         }

@@ -11,7 +11,6 @@ use crate::store::memory::full_logs;
 use crate::store::redis::connect::connection::Timeouts;
 use crate::store::redis::connect::connection_metrics::ConnectionMetrics;
 use crate::store::redis::connect::dialer::Dialer;
-use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::durability::Durability;
 use crate::store::redis::fallback::local::LocalFallback;
 use crate::store::redis::fallback::membership::Membership;
@@ -20,10 +19,10 @@ use crate::store::redis::lateness::Lateness;
 use crate::store::redis::leases::Leases;
 use crate::store::redis::over_limit_cache::OverLimitCache;
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions};
-use crate::store::redis::topology::health::HealthMetrics;
 use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
+use crate::store::redis::topology::metrics::ServerMetrics;
 use crate::store::redis::topology::node::{Node, NodeParts};
-use crate::store::redis::topology::pool::{NodePool, TopologyMetrics};
+use crate::store::redis::topology::pool::NodePool;
 use crate::telemetry::metric::{self, Gauge, Histogram, Metrics};
 
 /// The period of limits that may have a Redis of their own.
@@ -90,10 +89,7 @@ pub(crate) struct RedisMetrics {
 impl Redis {
     /// Connects to nothing yet. With a manual clock, Redis gets the time instead of using its own.
     pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> Self {
-        let health = HealthMetrics::new(metrics);
-        let topology = TopologyMetrics::new(metrics);
-        let lifetimes_lost = UnconfirmedLifetimes::lost(metrics);
-        let oversized = OversizedReplies::total(metrics);
+        let servers = Arc::new(ServerMetrics::new(metrics));
         let pool = |pool: PoolOptions, connections: ConnectionMetrics| {
             let timeouts = Timeouts {
                 connect: pool.connect_timeout.into(),
@@ -105,15 +101,15 @@ impl Redis {
                 dialer: options.dialer.clone(),
                 clock: clock.clone(),
                 connections,
-                health: health.clone(),
-                oversized: oversized.clone(),
-                lifetimes: Arc::new(UnconfirmedLifetimes::new(lifetimes_lost.clone())),
+                metrics: servers.clone(),
+                lifetimes: Arc::new(UnconfirmedLifetimes::new(servers.lifetimes_lost.clone())),
                 refresh: Arc::new(Notify::new()),
             };
-            NodePool::new(pool.deployment, parts, topology.clone())
+            NodePool::new(pool.deployment, parts)
         };
-        let per_second =
-            options.per_second.map(|options| pool(options, ConnectionMetrics::per_second(metrics)));
+        let per_second = options.per_second.map(|options| {
+            pool(options, ConnectionMetrics::new("per_second", "redis_per_second_pool", metrics))
+        });
         let membership = Membership::new(
             &options.key_prefix,
             options.main.deployment.database(),
@@ -122,7 +118,7 @@ impl Redis {
         );
         let cache_bytes = options.over_limit_cache_bytes;
         Self {
-            main: pool(options.main, ConnectionMetrics::new(metrics)),
+            main: pool(options.main, ConnectionMetrics::new("main", "redis_pool", metrics)),
             per_second,
             store_timeout: options.store_timeout,
             lateness: Lateness::new(options.store_timeout),

@@ -19,6 +19,7 @@ mod discovery;
 pub(crate) mod fault;
 pub(crate) mod health;
 pub(crate) mod lifetimes;
+pub(crate) mod metrics;
 pub(crate) mod node;
 pub(crate) mod pool;
 mod recovery;

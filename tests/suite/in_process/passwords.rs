@@ -1,5 +1,8 @@
 //! A password of Redis that is rotated, or changed on one side first.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use tollgate::base::parse::Secret;
 use tollgate::store::redis::connect::credentials::Reloadable;
 use tollgate::store::redis::topology::deployment::Deployment;
@@ -12,9 +15,10 @@ use crate::support::scripted_redis::{Fault, ScriptedRedis};
 
 /// A service, and the password that it uses for new connections.
 async fn start() -> (Service, Reloadable<Secret>) {
-    let password = Reloadable::new(Secret::new("first"));
-    let deployment = Deployment::Single(address(ADDRESS).with_credentials(password.clone()));
-    let mut service = Service::new(&network(), deployment);
+    let password = Arc::new(ArcSwap::from_pointee(Secret::new("first")));
+    let mut address = address(ADDRESS);
+    address.auth = Some(password.clone());
+    let mut service = Service::new(&network(), Deployment::Single(address));
     service.server.set_passwords(&["first"]);
     service.start().await;
     (service, password)
@@ -34,7 +38,7 @@ async fn rotating_a_password_that_both_sides_know_meanwhile_is_no_fault() {
     let traffic = service.traffic();
     pass(millis(500)).await;
     service.server.set_passwords(&["first", "second"]);
-    password.store(Secret::new("second"));
+    password.store(Arc::new(Secret::new("second")));
     pass(millis(500)).await;
     service.server.set_passwords(&["second"]);
     service.server.fail_next(1, Fault::CloseBeforeRunning);
@@ -58,7 +62,7 @@ async fn a_password_that_only_redis_knows_is_one_outage_until_the_service_knows_
     pass(millis(5_000)).await;
     log.assert_logged_once(ERROR_REPLIES, false);
     assert!(log.faults()[0].contains("WRONGPASS"), "{:?}", log.faults());
-    password.store(Secret::new("second"));
+    password.store(Arc::new(Secret::new("second")));
     let recovery = service.recovery().await;
     assert!(recovery <= RECOVERY_MAX, "{recovery:?}");
     pass(millis(3_000)).await;

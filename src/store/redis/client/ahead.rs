@@ -21,7 +21,7 @@ use crate::store::redis::client::decode::CheckReply;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::waiting::NodeReply;
 use crate::store::redis::client::{RedisClient, Request, as_peek};
-use crate::store::redis::leases::{Admission, Ahead, DueGiveBack};
+use crate::store::redis::leases::{Ahead, DueGiveBack};
 use crate::store::redis::shared::Redis;
 
 /// A request, of which some checks may be decided or reserved here.
@@ -88,17 +88,13 @@ impl RedisClient {
         let Some(server_now) = shared.server_time(check, now) else {
             return Ahead::Exact;
         };
-        let admission = match check.group {
-            0 => Admission::Alone,
-            _ => Admission::WithOthers,
-        };
-        let (ahead, take) = shared.leases.decide(check, leased, admission, replicas, server_now);
+        let (ahead, take) = shared.leases.decide(check, leased, replicas, server_now);
         if let Some((take, replicas)) = take.zip(replicas) {
             let client = self.clone();
             let check = as_peek(check);
             // Callers may be gone before the reply.
             let take = async move { client.take(&check, take, replicas).await };
-            shared.leases.spawn(take);
+            shared.leases.tasks.spawn(take);
         }
         ahead
     }

@@ -178,16 +178,6 @@ impl ReplyError {
         }
         StoreError::Rejected.not_counted()
     }
-
-    /// The error of each check of a script call with `checks` checks. Redis 6.2 replies ASK as soon
-    /// as one key of a call has moved, later versions when all have; so each of several keys is
-    /// sent again on its own, to the same node.
-    pub(crate) fn of_script_call(self, checks: usize) -> Self {
-        match self {
-            Self::Ask(_) if checks > 1 => Self::Again,
-            error => error,
-        }
-    }
 }
 
 impl From<RedisError> for ReplyError {

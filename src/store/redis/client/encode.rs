@@ -346,10 +346,13 @@ impl EncodedCheck {
 
     /// The repair of its key after hits.
     pub(crate) fn repair(&self, state: KeyState, hits: u64) -> Option<Repair> {
-        if state == KeyState::Known {
-            return None;
+        match state {
+            KeyState::Known => None,
+            KeyState::New => self.lifetime().map(Repair::Expire),
+            KeyState::Negative => {
+                Some(Repair::Reset { lifetime: self.lifetime()?, hits: hits.cast_signed() })
+            }
         }
-        Repair::of(state, self.lifetime()?, hits)
     }
 
     /// Whether a check that was, or was not, over limit has changed its counter.

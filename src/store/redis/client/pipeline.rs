@@ -223,7 +223,13 @@ impl<'b> BatchRequest<'b> {
                     }
                 }
                 Err(error) => {
-                    let error = ReplyError::from(error).of_script_call(count);
+                    let error = match ReplyError::from(error) {
+                        // Redis 6.2 replies so as soon as one key of a call has moved, later
+                        // versions when all have; so each of several keys is sent again on its own,
+                        // to the same node.
+                        ReplyError::Ask(_) if count > 1 => ReplyError::Again,
+                        error => error,
+                    };
                     for index in indices() {
                         batch.replies[index] = Err(error.clone());
                     }

@@ -36,18 +36,6 @@ pub(crate) enum Repair {
 }
 
 impl Repair {
-    /// The repair of a key after a number of hits.
-    pub(crate) fn of(state: KeyState, lifetime: Lifetime, hits: u64) -> Option<Self> {
-        match state {
-            KeyState::Known => None,
-            KeyState::New => Some(Self::Expire(lifetime)),
-            KeyState::Negative => {
-                let hits = hits.cast_signed();
-                Some(Self::Reset { lifetime, hits })
-            }
-        }
-    }
-
     /// Adds the commands of several repairs, one for each.
     pub(crate) fn add_all(repairs: &[Self], commands: &mut Pipeline) {
         for repair in repairs {

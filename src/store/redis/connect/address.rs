@@ -9,7 +9,7 @@ use rustls::ClientConfig;
 use crate::base::parse::Secret;
 use crate::base::text::prefix;
 use crate::store::redis::connect::credentials::Reloadable;
-use crate::store::redis::connect::tls::{Tls, TlsClient};
+use crate::store::redis::connect::tls::Tls;
 
 /// Bytes of an error of Redis that are kept and logged. Its own texts have less than 200.
 const ERROR_BYTES_MAX: usize = 512;
@@ -17,12 +17,13 @@ const ERROR_BYTES_MAX: usize = 512;
 /// Displayed without credentials. Clones share credentials and certificates, also reloaded ones.
 #[derive(Clone)]
 pub struct Address {
-    addr: ConnectionAddr,
-    /// The configured values; `auth` takes precedence.
+    pub(crate) addr: ConnectionAddr,
     settings: RedisConnectionInfo,
-    pub(crate) auth: Option<Reloadable<Secret>>,
+    /// `password` or `user:password`; each part takes precedence over that of the URL, as in
+    /// envoyproxy/ratelimit.
+    pub auth: Option<Reloadable<Secret>>,
     /// Not for a Unix socket.
-    pub(crate) tls: Option<Reloadable<TlsClient>>,
+    pub(crate) tls: Option<Reloadable<ClientConfig>>,
     /// The setting that has this address or the addresses of its sentinels.
     pub(crate) url_setting: String,
     /// The setting that has the credentials, or names their file.
@@ -46,13 +47,6 @@ impl Address {
         Self::new(ConnectionAddr::Tcp(String::new(), 0), RedisConnectionInfo::default())
     }
 
-    /// Authenticates with `password` or `user:password`; each part takes precedence over that of
-    /// the URL, as in envoyproxy/ratelimit.
-    #[must_use]
-    pub fn with_credentials(self, auth: Reloadable<Secret>) -> Self {
-        Self { auth: Some(auth), ..self }
-    }
-
     /// Another server with the same credentials.
     #[must_use]
     pub fn at(&self, host: &str, port: u16) -> Self {
@@ -66,11 +60,6 @@ impl Address {
         Self { addr, ..self.clone() }
     }
 
-    /// `None` for a socket.
-    pub(crate) fn host(&self) -> Option<&str> {
-        self.endpoint().map(|(host, _)| host)
-    }
-
     /// Host and port; `None` for a socket.
     pub fn endpoint(&self) -> Option<(&str, u16)> {
         match &self.addr {
@@ -81,18 +70,14 @@ impl Address {
         }
     }
 
-    pub(crate) fn addr(&self) -> &ConnectionAddr {
-        &self.addr
-    }
-
     /// TLS of a new connection, with the current certificates; `None` without TLS.
     ///
     /// # Errors
     /// The authorities of the system cannot be used.
     pub(crate) fn tls_config(&self) -> Result<Option<Arc<ClientConfig>>, String> {
         match &self.tls {
-            Some(tls) => Ok(Some(tls.load().0.clone())),
-            None if self.is_tls() => Ok(Some(Tls::default().load()?.0)),
+            Some(tls) => Ok(Some(tls.load_full())),
+            None if self.is_tls() => Ok(Some(Arc::new(Tls::default().load()?))),
             None => Ok(None),
         }
     }
@@ -112,7 +97,7 @@ impl Address {
 
     fn redis_settings(&self) -> RedisConnectionInfo {
         let mut settings = self.settings.clone();
-        let Some(auth) = self.auth.as_ref().map(Reloadable::load) else {
+        let Some(auth) = self.auth.as_ref().map(|auth| auth.load()) else {
             return settings;
         };
         let (user, password) = auth.reveal().split_once(':').unwrap_or(("", auth.reveal()));

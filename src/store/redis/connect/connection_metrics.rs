@@ -18,17 +18,8 @@ pub(crate) struct ConnectionMetrics {
 pub(crate) struct ConnectionGuard(ConnectionMetrics);
 
 impl ConnectionMetrics {
-    pub(crate) fn new(metrics: &Metrics) -> Self {
-        Self::of_pool("main", "redis_pool", metrics)
-    }
-
-    /// For the Redis of REDIS_PERSECOND.
-    pub(crate) fn per_second(metrics: &Metrics) -> Self {
-        Self::of_pool("per_second", "redis_per_second_pool", metrics)
-    }
-
     /// `name` is that of the pool in envoyproxy/ratelimit.
-    fn of_pool(pool: &str, name: &str, metrics: &Metrics) -> Self {
+    pub(crate) fn new(pool: &str, name: &str, metrics: &Metrics) -> Self {
         let help = "Connections made to Redis, except for discovery.";
         let closed = "Connections to Redis closed by either side.";
         let made =

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use rustls::ClientConfig;
 
 use crate::base::file_watch::{FileSet, Loads, Reloaded};
 use crate::base::parse::Secret;
-use crate::store::redis::connect::tls::{Tls, TlsClient};
+use crate::store::redis::connect::tls::Tls;
 use crate::telemetry::metric::Metrics;
 
 /// A value that is replaced while it is used. Clones share it.
-#[derive(Debug)]
-pub struct Reloadable<T>(Arc<ArcSwap<T>>);
+pub type Reloadable<T> = Arc<ArcSwap<T>>;
 
 /// All files with credentials and certificates for Redis.
 #[derive(Debug, Clone)]
@@ -25,29 +25,6 @@ pub struct CredentialFiles(Reloaded);
 impl Default for CredentialFiles {
     fn default() -> Self {
         Self(Reloaded::new("secrets", "credentials for Redis"))
-    }
-}
-
-impl<T> Reloadable<T> {
-    /// With an initial value.
-    pub fn new(first: T) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(first)))
-    }
-
-    /// The current value.
-    pub fn load(&self) -> Arc<T> {
-        self.0.load_full()
-    }
-
-    /// Replaces the value.
-    pub fn store(&self, next: T) {
-        self.0.store(Arc::new(next));
-    }
-}
-
-impl<T> Clone for Reloadable<T> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
     }
 }
 
@@ -71,7 +48,7 @@ impl CredentialFiles {
     ///
     /// # Errors
     /// The files cannot be used.
-    pub(crate) fn tls(&mut self, tls: Tls) -> Result<Reloadable<TlsClient>, String> {
+    pub(crate) fn tls(&mut self, tls: Tls) -> Result<Reloadable<ClientConfig>, String> {
         self.watch(tls.paths(), move || tls.load())
     }
 
@@ -81,10 +58,10 @@ impl CredentialFiles {
         read: impl Fn() -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Reloadable<T>, String> {
         let files = FileSet::new(paths);
-        let value = Reloadable::new(read()?);
+        let value = Arc::new(ArcSwap::from_pointee(read()?));
         let current = value.clone();
         if !files.is_empty() {
-            self.0.add(files, read, move |next| current.store(next));
+            self.0.add(files, read, move |next| current.store(Arc::new(next)));
         }
         Ok(value)
     }

@@ -35,7 +35,7 @@ pub type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
 /// # Errors
 /// The name has no address, or none of its addresses accepts.
 pub(crate) async fn open(address: &Address) -> io::Result<Stream> {
-    let (host, port) = match address.addr() {
+    let (host, port) = match &address.addr {
         ConnectionAddr::Unix(path) => return Ok(Box::pin(UnixStream::connect(path).await?)),
         _ => address.endpoint().ok_or(io::ErrorKind::Unsupported)?,
     };

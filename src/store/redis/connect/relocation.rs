@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::base::backoff::jittered;
 use crate::base::time::{Span, Time};
@@ -52,14 +52,14 @@ impl Relocation {
     /// Whether to leave a connection that has replied so.
     pub(crate) fn should_reconnect(&self, connection: ConnectionId, now: Time) -> bool {
         self.is_suspected.store(true, Relaxed);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         connection < state.newest_writer || state.take_turn(now)
     }
 
     /// Whether to connect for background work.
     pub(crate) fn may_connect(&self, now: Time) -> bool {
         let is_paced = self.is_suspected() || self.has_rejected.load(Relaxed);
-        !is_paced || self.state().take_turn(now)
+        !is_paced || self.state.lock().take_turn(now)
     }
 
     /// Whether the server has executed some of the background work on a connection, or none.
@@ -75,7 +75,7 @@ impl Relocation {
     /// A connection has written.
     pub(crate) fn record_write(&self, connection: ConnectionId) {
         if self.is_suspected() {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.newest_writer = state.newest_writer.max(connection);
             self.is_suspected.store(false, Relaxed);
         }
@@ -83,11 +83,7 @@ impl Relocation {
 
     /// Whether a newer connection has written since servers have replied so.
     pub(crate) fn is_outdated(&self, connection: ConnectionId) -> bool {
-        connection < self.state().newest_writer
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+        connection < self.state.lock().newest_writer
     }
 }
 

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::store::redis::connect::network::Stream;
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::metric::Counter;
 
 /// Bytes of the replies to one call, and of messages that are received and not read yet. Batches
 /// get 130 KB at most; an all-or-nothing request of 1,000 descriptors with 100 sub-windows each
@@ -83,13 +83,6 @@ impl OversizedReplies {
     /// Counts oversized replies of a server; `total` counts those of all.
     pub(crate) fn new(total: Counter) -> Self {
         Self { total, last: Arc::default() }
-    }
-
-    pub(crate) fn total(metrics: &Metrics) -> Counter {
-        metrics.counter(
-            "tollgate_store_replies_oversized_total",
-            "Connections to Redis closed because of replies or heartbeats beyond their bound (redis_reply_bytes_max, redis_reply_lines_max, redis_line_bytes_max, discovery_bytes_max, heartbeat_bytes_max).",
-        )
     }
 
     pub(crate) fn record(&self, what: &str) {

@@ -1,8 +1,6 @@
 //! TLS to Redis: trusted authorities and the client certificate.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use rustls::ClientConfig;
 
@@ -19,10 +17,6 @@ pub(crate) struct Tls {
     pub(crate) accepts_any_name: bool,
 }
 
-/// TLS configuration of a client, from its files.
-#[derive(Clone)]
-pub struct TlsClient(pub(crate) Arc<ClientConfig>);
-
 impl Tls {
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let client = self.client.iter().flat_map(|identity| [&identity.cert, &identity.key]);
@@ -34,19 +28,10 @@ impl Tls {
     ///
     /// # Errors
     /// A file cannot be used.
-    pub(crate) fn load(&self) -> Result<TlsClient, String> {
+    pub(crate) fn load(&self) -> Result<ClientConfig, String> {
         let client =
             ClientTls { authority: self.ca.clone(), identity: self.client.clone(), name: None };
         let names = if self.accepts_any_name { Names::Any } else { Names::Own };
-        let config = client.config_for(names);
-        let config = config.map_err(|error| error.to_string())?;
-        Ok(TlsClient(Arc::new(config)))
-    }
-}
-
-impl fmt::Debug for TlsClient {
-    /// Without the key.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("TlsClient")
+        client.config_for(names).map_err(|error| error.to_string())
     }
 }

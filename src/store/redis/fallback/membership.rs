@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bb8_redis::redis::{self, Cmd, ErrorKind, Pipeline, RedisError, Value};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -50,7 +50,7 @@ const HOME_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) struct Membership {
     channel: String,
     /// The random name of this process.
-    name: String,
+    pub(crate) name: String,
     /// REPLICAS, if it is set, until heartbeats say otherwise.
     configured: Option<NonZeroU32>,
     /// Replicas that share the limits, if their number is known; 0 if not.
@@ -88,14 +88,9 @@ impl Membership {
         }
     }
 
-    /// The random name of this process.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// This process' share of every limit.
     pub(crate) fn share(&self) -> Share {
-        self.peers().known.unwrap_or(self.configured_share())
+        self.peers.lock().known.unwrap_or(self.configured_share())
     }
 
     /// The number of replicas; `None` until all of them had the time to answer.
@@ -133,7 +128,7 @@ impl Membership {
                 };
                 let failure = self.exchange_heartbeats(&node, &home, &on_change, clock).await.err();
                 self.is_settled.send_replace(true);
-                if self.peers().unsubscribe(&self.name) {
+                if self.peers.lock().unsubscribe(&self.name) {
                     pauses.reset();
                 }
                 if let Some(error) = failure {
@@ -165,13 +160,8 @@ impl Membership {
         }
     }
 
-    /// Has every process, this one included, take changes of counters into account.
-    pub(crate) async fn announce_changes(&self, node: &Node, changes: &[Change]) {
-        let messages = changes.iter().map(|change| change.message());
-        self.announce(node, messages).await;
-    }
-
-    async fn announce(&self, node: &Node, messages: impl Iterator<Item = String>) {
+    /// Publishes messages, which every process receives, this one included.
+    pub(crate) async fn announce(&self, node: &Node, messages: impl Iterator<Item = String>) {
         if let Ok(mut connection) = node.connector.connect_background().await {
             let mut commands = Pipeline::new();
             for message in messages {
@@ -191,7 +181,7 @@ impl Membership {
     ) -> Result<(), RedisError> {
         let mut messages = node.connector.subscribe(&self.channel).await?;
         let mut connection = node.connector.connect_background().await?;
-        self.peers().subscribed_at = Some(clock.now());
+        self.peers.lock().subscribed_at = Some(clock.now());
         self.ask(&mut connection).await?;
         let mut ticks = time::ticks(HEARTBEAT_INTERVAL);
         ticks.reset();
@@ -199,7 +189,7 @@ impl Membership {
         let mut is_asked = false;
         let mut answered_at = Instant::now();
         loop {
-            let answer_at = answered_at + ANSWER_INTERVAL * self.peers().intervals();
+            let answer_at = answered_at + ANSWER_INTERVAL * self.peers.lock().intervals();
             tokio::select! {
                 message = self.next(&mut messages, node) => {
                     let message = message?;
@@ -207,7 +197,7 @@ impl Membership {
                         on_change(change);
                         continue;
                     }
-                    is_asked |= self.peers().on_message(&message, &self.name, clock.now());
+                    is_asked |= self.peers.lock().on_message(&message, &self.name, clock.now());
                 }
                 () = tokio::time::sleep_until(answer_at), if is_asked => {
                     (is_asked, answered_at) = (false, Instant::now());
@@ -219,11 +209,11 @@ impl Membership {
                     {
                         return Ok(());
                     }
-                    if tick % self.peers().intervals() == 0 {
+                    if tick % self.peers.lock().intervals() == 0 {
                         connection.ask(&self.heartbeat()).await?;
                     }
                     tick = tick.wrapping_add(1);
-                    if self.peers().is_isolated(&self.name, clock.now()) {
+                    if self.peers.lock().is_isolated(&self.name, clock.now()) {
                         return Err(failure("own heartbeats are not delivered"));
                     }
                 }
@@ -254,12 +244,12 @@ impl Membership {
             Some(Value::Int(receivers)) => usize::try_from(receivers).unwrap_or(0),
             _ => 0,
         };
-        self.peers().asked = Some(receivers.max(1));
+        self.peers.lock().asked = Some(receivers.max(1));
         Ok(())
     }
 
     fn update(&self, now: Time) {
-        let mut peers = self.peers();
+        let mut peers = self.peers.lock();
         if let Some(share) = peers.update(&self.name, self.configured_share(), now) {
             self.alive.set(share.replicas().get().into());
             if *self.is_settled.borrow() || peers.have_answered() {
@@ -281,10 +271,6 @@ impl Membership {
         let mut command = redis::cmd("PUBLISH");
         command.arg(&self.channel).arg(message);
         command
-    }
-
-    fn peers(&self) -> MutexGuard<'_, Peers> {
-        self.peers.lock()
     }
 }
 

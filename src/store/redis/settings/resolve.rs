@@ -1,12 +1,17 @@
 //! Resolves the settings of one Redis into its deployment: addresses, credentials, TLS.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::ClientConfig;
+
 use crate::base::environment::Environment;
 use crate::base::parse::Secret;
 use crate::base::time::Span;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::credentials::{CredentialFiles, Reloadable};
 use crate::store::redis::connect::parse::{self, AddressError, SENTINEL_PORT, SERVER_PORT};
-use crate::store::redis::connect::tls::{Tls, TlsClient};
+use crate::store::redis::connect::tls::Tls;
 use crate::store::redis::settings::server::{Auth, Server, SocketType};
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 
@@ -18,7 +23,7 @@ pub(crate) struct Resolver<'a> {
     pub(crate) environment: &'a Environment,
     pub(crate) tls: Tls,
     /// Loaded once a Redis uses TLS.
-    pub(crate) tls_client: Option<Reloadable<TlsClient>>,
+    pub(crate) tls_client: Option<Reloadable<ClientConfig>>,
     pub(crate) files: CredentialFiles,
     /// A sentence for each setting without an effect, or with another one than expected.
     pub(crate) warnings: Vec<String>,
@@ -36,7 +41,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn tls_client(&mut self) -> Result<Reloadable<TlsClient>, String> {
+    fn tls_client(&mut self) -> Result<Reloadable<ClientConfig>, String> {
         if let Some(client) = &self.tls_client {
             return Ok(client.clone());
         }
@@ -228,7 +233,7 @@ impl Server {
         &self,
         address: &Address,
         resolver: &mut Resolver<'_>,
-    ) -> Result<Option<Reloadable<TlsClient>>, String> {
+    ) -> Result<Option<Reloadable<ClientConfig>>, String> {
         let tls = self.role.name("TLS");
         let url = self.role.name("URL");
         if !address.is_tls() && !self.tls {
@@ -251,7 +256,7 @@ impl Server {
         &self,
         mut address: Address,
         auth: &Auth,
-        tls: Option<Reloadable<TlsClient>>,
+        tls: Option<Reloadable<ClientConfig>>,
         resolver: &mut Resolver<'_>,
     ) -> Result<Address, String> {
         address.url_setting = self.role.name("URL");
@@ -288,7 +293,7 @@ impl Auth {
                         "{setting} ends with a line break, which is sent as part of the password"
                     ));
                 }
-                Ok(Some(Reloadable::new(secret.clone())))
+                Ok(Some(Arc::new(ArcSwap::from_pointee(secret.clone()))))
             }
             (None, Some(path)) => {
                 let auth = resolver.files.auth(self.file_setting(), path.clone());

@@ -1,9 +1,10 @@
 //! Circuit breaker of one Redis server: open after consecutive failures, so that an outage costs a
 //! call microseconds. Only a successful probe closes it; no caller pays for finding out.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::store::redis::topology::metrics::ServerMetrics;
 
 /// Consecutive failures that open the breaker. One may be an accident, and each costs a caller a
 /// time-out.
@@ -17,31 +18,11 @@ pub(crate) struct Breaker {
     open: AtomicBool,
     /// The server left the topology; late failures of its calls must not count as an outage.
     retired: AtomicBool,
-    metrics: BreakerMetrics,
-}
-
-/// Sums over all servers.
-#[derive(Debug, Clone)]
-pub(crate) struct BreakerMetrics {
-    open: Gauge,
-    openings: Counter,
-}
-
-impl BreakerMetrics {
-    pub(crate) fn new(metrics: &Metrics) -> Self {
-        Self {
-            open: metrics.gauge(
-                "tollgate_store_breaker_open",
-                "Redis servers whose circuit breaker is open.",
-            ),
-            openings: metrics
-                .counter("tollgate_store_breaker_opened_total", "Times a circuit breaker opened."),
-        }
-    }
+    metrics: Arc<ServerMetrics>,
 }
 
 impl Breaker {
-    pub(crate) fn new(metrics: BreakerMetrics) -> Self {
+    pub(crate) fn new(metrics: Arc<ServerMetrics>) -> Self {
         Self {
             failures: AtomicU32::new(0),
             open: AtomicBool::new(false),
@@ -71,8 +52,8 @@ impl Breaker {
     pub(crate) fn open(&self) -> bool {
         let opens = !self.retired.load(Relaxed) && !self.open.swap(true, Relaxed);
         if opens {
-            self.metrics.open.inc();
-            self.metrics.openings.inc();
+            self.metrics.breakers_open.inc();
+            self.metrics.breakers_opened.inc();
         }
         opens
     }
@@ -80,7 +61,7 @@ impl Breaker {
     pub(crate) fn close(&self) {
         self.failures.store(0, Relaxed);
         if self.open.swap(false, Relaxed) {
-            self.metrics.open.dec();
+            self.metrics.breakers_open.dec();
         }
     }
 
@@ -100,10 +81,11 @@ impl Drop for Breaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metric::Metrics;
 
     #[test]
     fn three_consecutive_failures_open_it_and_only_close_closes_it() {
-        let breaker = Breaker::new(BreakerMetrics::new(&Metrics::new()));
+        let breaker = Breaker::new(Arc::new(ServerMetrics::new(&Metrics::new())));
         breaker.record_failure();
         breaker.record_failure();
         breaker.record_success();

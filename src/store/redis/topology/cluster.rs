@@ -48,8 +48,10 @@ impl Endpoint {
     /// Takes the host of `source`, which named this endpoint, where it was left out.
     #[must_use]
     pub(crate) fn resolve_relative_to(&self, source: &Address) -> Self {
-        let host =
-            if self.host.is_empty() { source.host().unwrap_or_default() } else { &self.host };
+        let host = match source.endpoint() {
+            Some((host, _)) if self.host.is_empty() => host,
+            _ => &self.host,
+        };
         Self { host: host.to_owned(), port: self.port }
     }
 }

@@ -16,11 +16,12 @@ use crate::base::time::{Clock, Time};
 use crate::store::redis::connect::address::{Address, short};
 use crate::store::redis::connect::relocation::is_unwritable;
 use crate::store::redis::connect::reply_bound::OversizedReplies;
-use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
+use crate::store::redis::topology::breaker::Breaker;
 use crate::store::redis::topology::fault::FaultKind;
+use crate::store::redis::topology::metrics::ServerMetrics;
 use crate::store::redis::topology::refusals::{Refusals, refused_by};
 use crate::store::redis::topology::rejection::{self, QUIET};
-use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::telemetry::metric::Gauge;
 
 /// The first pause between probes, and how often fault records are evaluated.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
@@ -47,15 +48,7 @@ pub(crate) struct Health {
     pub(crate) refusals: Refusals,
     /// Recorded where bytes are read.
     oversized: OversizedReplies,
-    probes_failed: Counter,
-}
-
-/// Sums over all servers.
-#[derive(Debug, Clone)]
-pub(crate) struct HealthMetrics {
-    breaker: BreakerMetrics,
-    faults: [Gauge; FaultKind::ALL.len()],
-    probes_failed: Counter,
+    metrics: Arc<ServerMetrics>,
 }
 
 /// A kind of fault of a server. Times are in µs; 0 is none.
@@ -70,34 +63,15 @@ struct FaultRecord {
     gauge: Gauge,
 }
 
-impl HealthMetrics {
-    pub(crate) fn new(metrics: &Metrics) -> Self {
-        Self {
-            breaker: BreakerMetrics::new(metrics),
-            faults: FaultKind::ALL.map(|kind| {
-                metrics.gauge_with(
-                    "tollgate_store_fault",
-                    "Redis servers with this kind of fault.",
-                    &[("kind", kind.name())],
-                )
-            }),
-            probes_failed: metrics.counter(
-                "tollgate_store_probes_failed_total",
-                "Failed probes of servers whose circuit breaker is open.",
-            ),
-        }
-    }
-}
-
 impl Health {
     pub(crate) fn new(
-        metrics: &HealthMetrics,
+        metrics: Arc<ServerMetrics>,
         clock: Clock,
         refresh: Arc<Notify>,
         oversized: OversizedReplies,
     ) -> Self {
         Self {
-            breaker: Breaker::new(metrics.breaker.clone()),
+            breaker: Breaker::new(metrics.clone()),
             clock,
             faults: metrics.faults.clone().map(|gauge| FaultRecord {
                 first: AtomicU64::new(0),
@@ -112,7 +86,7 @@ impl Health {
             fails_late: AtomicBool::new(false),
             refusals: Refusals::default(),
             oversized,
-            probes_failed: metrics.probes_failed.clone(),
+            metrics,
         }
     }
 
@@ -152,11 +126,6 @@ impl Health {
         if is_unwritable(text) || text.contains("CLUSTERDOWN") {
             self.refresh.notify_one();
         }
-    }
-
-    /// Why commands that only some limits need are refused, if they are.
-    pub(crate) fn refused(&self) -> Option<String> {
-        self.refusals.causes()
     }
 
     /// Does not affect the breaker.
@@ -259,7 +228,7 @@ impl Health {
         if self.breaker.open() {
             self.refresh.notify_one();
         } else {
-            self.probes_failed.inc();
+            self.metrics.probes_failed.inc();
         }
         self.record_fault(kind, cause);
     }
@@ -361,15 +330,17 @@ impl Drop for FaultRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metric::Metrics;
 
     #[test]
     fn failed_probe_opens_the_breaker_unless_calls_were_answered() {
+        let metrics = Arc::new(ServerMetrics::new(&Metrics::new()));
         let health = || {
             Health::new(
-                &HealthMetrics::new(&Metrics::new()),
+                metrics.clone(),
                 Clock::system(),
                 Arc::default(),
-                OversizedReplies::new(OversizedReplies::total(&Metrics::new())),
+                OversizedReplies::new(metrics.oversized.clone()),
             )
         };
         let starting = health();

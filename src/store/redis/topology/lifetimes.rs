@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::base::time::{Span, Time};
 use crate::limits::check::Key;
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::metric::Counter;
 
 /// Bytes of keys without a confirmed expiry: about 40,000 of usual length. They come from the few
 /// pipelines that fail before a breaker opens: one of each worker and three more, with at most 256
@@ -72,13 +72,6 @@ impl UnconfirmedLifetimes {
     /// `lost` counts those of all deployments beyond the bound.
     pub(crate) fn new(lost: Counter) -> Self {
         Self { lifetimes: Mutex::default(), lost }
-    }
-
-    pub(crate) fn lost(metrics: &Metrics) -> Counter {
-        metrics.counter(
-            "tollgate_store_expiries_unconfirmed_total",
-            "Keys that may stay in Redis without an expiry: too many were unconfirmed (lifetimes_bytes_max).",
-        )
     }
 
     pub(crate) fn add(&self, unconfirmed: impl IntoIterator<Item = Lifetime>) {
@@ -151,9 +144,10 @@ fn bytes_of(key: &Key) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metric::Metrics;
 
     fn lifetimes() -> UnconfirmedLifetimes {
-        UnconfirmedLifetimes::new(UnconfirmedLifetimes::lost(&Metrics::new()))
+        UnconfirmedLifetimes::new(Metrics::new().counter("lost", ""))
     }
 
     fn lifetime(key: &str) -> Lifetime {

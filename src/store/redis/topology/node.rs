@@ -16,10 +16,10 @@ use crate::store::redis::connect::lookup::LookupConnection;
 use crate::store::redis::connect::relocation::Relocation;
 use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::clock::RedisClock;
-use crate::store::redis::topology::health::{Health, HealthMetrics};
+use crate::store::redis::topology::health::Health;
 use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
+use crate::store::redis::topology::metrics::ServerMetrics;
 use crate::store::redis::topology::refusals::{self, is_dropped, is_refused};
-use crate::telemetry::metric::Counter;
 
 /// A Redis server. The address never changes: another address is another node.
 #[derive(Debug)]
@@ -51,9 +51,7 @@ pub(crate) struct NodeParts {
     /// The clock of this process.
     pub(crate) clock: Clock,
     pub(crate) connections: ConnectionMetrics,
-    pub(crate) health: HealthMetrics,
-    /// Replies beyond their bound.
-    pub(crate) oversized: Counter,
+    pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) lifetimes: Arc<UnconfirmedLifetimes>,
     /// Notified when the keys of a node may have moved.
     pub(crate) refresh: Arc<Notify>,
@@ -64,7 +62,7 @@ impl NodeParts {
     pub(crate) fn connector(&self, address: Address) -> Connector {
         let dialer = self.dialer.clone();
         let connections = self.connections.clone();
-        let oversized = OversizedReplies::new(self.oversized.clone());
+        let oversized = OversizedReplies::new(self.metrics.oversized.clone());
         Connector::new(address, self.timeouts, dialer, oversized, connections)
     }
 }
@@ -80,7 +78,7 @@ impl Node {
             lookup: LookupConnection::new(&connector),
             connector,
             relocation: Relocation::default(),
-            health: Health::new(&parts.health, parts.clock.clone(), refresh, oversized),
+            health: Health::new(parts.metrics.clone(), parts.clock.clone(), refresh, oversized),
             clock: RedisClock::new(parts.clock.clone()),
             lifetimes: parts.lifetimes.clone(),
             recoveries: AtomicU64::new(0),

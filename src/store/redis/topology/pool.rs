@@ -17,7 +17,7 @@ use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::topology::health::Health;
 use crate::store::redis::topology::node::{Node, NodeParts};
 use crate::store::redis::topology::snapshot::Topology;
-use crate::telemetry::metric::{Counter, Gauge, Metrics, gauged};
+use crate::telemetry::metric::gauged;
 
 /// Nodes of one cluster: the maximum that Redis recommends.
 // bound nodes_max: a larger topology is rejected, the previous one stays;
@@ -38,38 +38,13 @@ pub(crate) struct NodePool {
     /// Why the last discovery failed, if it did.
     discovery_error: Mutex<Option<String>>,
     changed: Notify,
-    metrics: TopologyMetrics,
-}
-
-/// Sums over all pools.
-#[derive(Debug, Clone)]
-pub(crate) struct TopologyMetrics {
-    nodes: Gauge,
-    changes: Counter,
-    failures: Counter,
-}
-
-impl TopologyMetrics {
-    pub(crate) fn new(metrics: &Metrics) -> Self {
-        Self {
-            nodes: metrics.gauge("tollgate_store_nodes", "Redis masters in use."),
-            changes: metrics.counter(
-                "tollgate_store_topology_changes_total",
-                "Changes of the Redis topology: failovers and moved slots.",
-            ),
-            failures: metrics.counter(
-                "tollgate_store_topology_failures_total",
-                "Failed topology discoveries: no sentinel or cluster node named the masters.",
-            ),
-        }
-    }
 }
 
 impl NodePool {
-    pub(crate) fn new(deployment: Deployment, parts: NodeParts, metrics: TopologyMetrics) -> Self {
+    pub(crate) fn new(deployment: Deployment, parts: NodeParts) -> Self {
         let (topology, sources) = match &deployment {
             Deployment::Single(address) => {
-                metrics.nodes.inc();
+                parts.metrics.nodes.inc();
                 let node = Arc::new(Node::new(address.clone(), &parts));
                 (Topology::single(node), &[][..])
             }
@@ -85,7 +60,6 @@ impl NodePool {
             nodes: Mutex::default(),
             discovery_error: Mutex::default(),
             changed: Notify::new(),
-            metrics,
         }
     }
 
@@ -195,7 +169,7 @@ impl NodePool {
         let failure = failure.map(|cause| short(&cause).to_owned());
         let mut known = self.discovery_error.lock();
         if let Some(cause) = &failure {
-            self.metrics.failures.inc();
+            self.parts.metrics.topology_failures.inc();
             if known.is_none() {
                 tracing::warn!(deployment = %self.deployment, cause, "{DISCOVERY_FAILED}; keeping the last known topology");
             }
@@ -207,19 +181,20 @@ impl NodePool {
 
     /// Replaces the topology, and retires nodes that are no longer part of it.
     pub(crate) fn install(&self, topology: Topology) {
+        let metrics = &self.parts.metrics;
         let before = self.topology.load_full();
         if topology.routes_like(&before) {
             return;
         }
         if !before.nodes.is_empty() {
-            self.metrics.changes.inc();
+            metrics.topology_changes.inc();
             if !topology.has_same_nodes(&before) {
                 let addresses = topology.nodes.iter().map(|node| node.address().to_string());
                 let nodes = addresses.collect::<Vec<_>>().join(", ");
                 tracing::warn!(deployment = %self.deployment, nodes, "Redis topology changed");
             }
         }
-        self.metrics.nodes.add(gauged(topology.nodes.len()) - gauged(before.nodes.len()));
+        metrics.nodes.add(gauged(topology.nodes.len()) - gauged(before.nodes.len()));
         let is_kept = |node: &Arc<Node>| topology.nodes.iter().any(|kept| kept.id == node.id);
         self.nodes.lock().retain(|_, node| is_kept(node));
         let retired: Vec<_> = before.nodes.iter().filter(|node| !is_kept(node)).collect();

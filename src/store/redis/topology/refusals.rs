@@ -35,7 +35,7 @@ impl Refusals {
     }
 
     /// Why commands that only some limits need are refused, if they are.
-    pub(super) fn causes(&self) -> Option<String> {
+    pub(crate) fn causes(&self) -> Option<String> {
         let causes: Vec<String> = self.causes.lock().values().cloned().collect();
         (!causes.is_empty()).then(|| causes.join(", "))
     }

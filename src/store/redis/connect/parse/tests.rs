@@ -1,7 +1,10 @@
 //! Every form of an address, its display and its errors.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
 use crate::base::parse::Secret;
-use crate::store::redis::connect::credentials::Reloadable;
 
 use super::*;
 
@@ -133,7 +136,7 @@ fn every_form_is_parsed_and_displayed_without_credentials() {
             assert!(secret.len() < 2 || !shown.contains(&secret), "{shown}");
         }
     }
-    let addr = |url: &str| parsed(url).addr().clone();
+    let addr = |url: &str| parsed(url).addr;
     let ipv6 = ConnectionAddr::Tcp("::1".to_owned(), 7000);
     assert_eq!(addr("[::1]:7000"), ipv6);
     assert_eq!(addr("unix:///a%20b"), ConnectionAddr::Unix("/a b".into()));
@@ -156,7 +159,8 @@ fn each_part_of_redis_auth_wins_over_the_url() {
     for [url, auth, user, password] in rows(AUTH) {
         let url = url.unwrap_or_default();
         let auth = auth.unwrap_or_default();
-        let address = parsed(&url).with_credentials(Reloadable::new(Secret::new(&*auth)));
+        let mut address = parsed(&url);
+        address.auth = Some(Arc::new(ArcSwap::from_pointee(Secret::new(&*auth))));
         assert_eq!(credentials(&address), (user, password), "{url} {auth}");
     }
 }
