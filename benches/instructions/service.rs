@@ -66,7 +66,8 @@ impl Store {
                 Backend::Memory(Arc::new(Counters::new(MEMORY_BYTES_MAX, "store", metrics)))
             }
             Self::Redis { over_limit_cache_bytes } => {
-                let address = parse::server_address("127.0.0.1:6379").expect("an address");
+                let address =
+                    parse::address(parse::SERVER_PORT, "127.0.0.1:6379").expect("an address");
                 let options = Options {
                     main: PoolOptions {
                         deployment: Deployment::Single(address.address),

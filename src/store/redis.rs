@@ -49,16 +49,19 @@ impl Redis {
     /// long as the process lives.
     pub async fn maintain(self: Arc<Self>, lifecycle: Lifecycle) {
         let redis = &*self;
-        let pools = redis.pools().map(|pool| {
-            topology::maintain(pool, move |node| async move {
-                redis.write_back_before_use(pool, &node).await
-            })
-        });
+        let pools = redis.pools().map(|pool| topology::maintain(redis, pool));
         let required = redis.pools().filter(|_| redis.required);
         tokio::join!(
             join_all(pools),
             join_all(required.map(topology::watch_use)),
-            redis.run_fallback(&lifecycle),
+            redis.membership.run_heartbeats(
+                || redis.home(),
+                |change| redis.on_change(change),
+                &redis.clock,
+                &lifecycle
+            ),
+            redis.local.counters.sweep_on(redis.clock.clone()),
+            redis.write_back_to_all(),
             self.keep_leases(&lifecycle),
             redis.report(&lifecycle),
         );

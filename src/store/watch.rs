@@ -36,13 +36,10 @@ const LOG_AGAIN: Span = MINUTE;
 
 /// The watch of a store. Clones share it.
 #[derive(Debug, Clone)]
-pub struct StoreWatch(Arc<Shared>);
-
-#[derive(Debug)]
-struct Shared {
+pub struct StoreWatch {
     clock: Clock,
     metrics: Metrics,
-    kept: Mutex<Kept>,
+    kept: Arc<Mutex<Kept>>,
 }
 
 #[derive(Debug, Default)]
@@ -98,7 +95,7 @@ struct Episode {
 impl StoreWatch {
     /// Knows nothing until it runs.
     pub fn new(clock: Clock, metrics: &Metrics) -> Self {
-        Self(Arc::new(Shared { clock, metrics: metrics.clone(), kept: Mutex::default() }))
+        Self { clock, metrics: metrics.clone(), kept: Arc::default() }
     }
 
     /// Takes samples for as long as the process lives. `scripted` returns the rules that Redis
@@ -115,12 +112,13 @@ impl StoreWatch {
             ticks.tick().await;
             let sample = self.sample();
             let report = {
-                let mut kept = self.0.kept.lock();
+                let mut kept = self.kept.lock();
                 kept.add(sample);
                 redis.lateness.set_normal(kept.normal());
-                kept.report(Norms {
+                let latency = kept.latency;
+                kept.report(&Norms {
                     store_timeout: redis.store_timeout,
-                    latency: None,
+                    latency,
                     fails_late: redis.fails_late(),
                     rejection: redis.rejection(),
                 })
@@ -137,31 +135,31 @@ impl StoreWatch {
             lifecycle.set_store_problem(first.or(others));
             let has_short_deadlines =
                 problem == Some(Problem::Undecided(StoreError::ShortDeadline));
-            if has_short_deadlines && self.0.kept.lock().latency.is_none() {
+            if has_short_deadlines && self.kept.lock().latency.is_none() {
                 // No caller gave it enough time for a call.
                 let ping = slowest_ping(&redis).await;
-                self.0.kept.lock().latency = ping;
+                self.kept.lock().latency = ping;
             }
         }
     }
 
     /// Half and 99 % of the calls of the last minute took no longer than this; in seconds.
     pub(crate) fn latency(&self) -> Option<[f64; 2]> {
-        let kept = self.0.kept.lock();
+        let kept = self.kept.lock();
         kept.since(MINUTE)?.latency
     }
 
     /// When the store began to leave checks undecided, if it does.
     pub(crate) fn undecided_since(&self) -> Option<Time> {
-        let kept = self.0.kept.lock();
+        let kept = self.kept.lock();
         let episode = kept.episode.as_ref()?;
         matches!(episode.problem, Problem::Undecided(_)).then_some(episode.before.at)
     }
 
     /// The last [`MINUTES`]; the last one has not ended.
     pub(crate) fn hour(&self) -> Vec<Minute> {
-        let kept = self.0.kept.lock();
-        let last = minute_of(self.0.clock.now());
+        let kept = self.kept.lock();
+        let last = minute_of(self.clock.now());
         let minutes = last.saturating_sub(MINUTES - 1)..=last;
         let kept_of = |number| {
             let mut kept = kept.minutes.iter();
@@ -173,9 +171,9 @@ impl StoreWatch {
     }
 
     fn sample(&self) -> Sample {
-        let snapshot = self.0.metrics.snapshot();
+        let snapshot = self.metrics.snapshot();
         Sample {
-            at: self.0.clock.now(),
+            at: self.clock.now(),
             decided: snapshot.count(VERDICTS),
             undecided: undecided(&snapshot),
             cpu_wait: runtime::workers_cpu_wait(),
@@ -240,16 +238,15 @@ impl Kept {
     }
 
     /// The problem of the last samples, if there is one. Logs one that began or ended.
-    fn report(&mut self, norms: Norms) -> Option<(Problem, StoreProblem)> {
+    fn report(&mut self, norms: &Norms) -> Option<(Problem, StoreProblem)> {
         let minute = self.since(MINUTE)?;
         let recent = self.since(RECENT)?;
         let current = self.episode.as_ref().map(|episode| episode.problem);
         let problem = Problem::find(&minute, &recent, current);
         let now = self.samples.back()?.clone();
         let before = self.before_fallbacks()?.clone();
-        let norms = Norms { latency: self.latency, ..norms };
         let period = now.after(&before);
-        let described = problem.map(|problem| (problem, problem.describe(&period, &norms)));
+        let described = problem.map(|problem| (problem, problem.describe(&period, norms)));
         self.follow(described.clone(), &now, before);
         described
     }

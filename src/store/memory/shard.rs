@@ -167,7 +167,12 @@ impl Shard {
     }
 
     fn remove_at(&mut self, at: usize) {
-        self.unlink(at);
+        let hash = self.entries[at].fingerprint.0;
+        let slot = self
+            .index
+            .find_entry(hash, |&slot| slot as usize == at)
+            .expect("every entry is in the index");
+        slot.remove();
         let last = self.entries.len() - 1;
         if at != last {
             let moved = self.entries[last].fingerprint;
@@ -178,15 +183,6 @@ impl Shard {
             *slot = index_of(at);
         }
         self.heap_bytes -= self.entries.swap_remove(at).counter.heap_bytes();
-    }
-
-    fn unlink(&mut self, at: usize) {
-        let hash = self.entries[at].fingerprint.0;
-        let slot = self
-            .index
-            .find_entry(hash, |&slot| slot as usize == at)
-            .expect("every entry is in the index");
-        slot.remove();
     }
 
     /// Frees memory after a burst of counters.

@@ -4,9 +4,7 @@
 //! `discovery` replaces it when Sentinel or a cluster names other servers; `recovery` probes
 //! servers whose circuit breaker is open. Both run in the background, so no request waits for them.
 
-use std::sync::Arc;
-
-use crate::store::redis::topology::node::Node;
+use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::pool::NodePool;
 
 pub(crate) use recovery::watch_use;
@@ -28,15 +26,7 @@ mod rejection;
 mod sentinel;
 pub(crate) mod snapshot;
 
-/// Keeps a pool up to date for as long as the process lives. A server that is reachable again is
-/// used once `before_use` returns `true`.
-pub(crate) async fn maintain<B: Future<Output = bool> + Send>(
-    pool: &NodePool,
-    before_use: impl Fn(Arc<Node>) -> B,
-) {
-    tokio::join!(
-        recovery::run(pool, before_use),
-        discovery::run(pool),
-        recovery::retry_refused(pool)
-    );
+/// Keeps a pool up to date for as long as the process lives.
+pub(crate) async fn maintain(redis: &Redis, pool: &NodePool) {
+    tokio::join!(recovery::run(redis, pool), discovery::run(pool), recovery::retry_refused(pool));
 }

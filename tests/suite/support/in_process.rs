@@ -140,7 +140,7 @@ pub(crate) fn sentinel(sentinels: &[&str]) -> Deployment {
 }
 
 pub(crate) fn address(place: &str) -> Address {
-    parse::server_address(place).expect("an address").address
+    parse::address(parse::SERVER_PORT, place).expect("an address").address
 }
 
 /// A network without servers.

@@ -91,7 +91,7 @@ pub(crate) fn redis(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> A
 
 /// The same of one that need not be there.
 pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
-    let address = parse::server_address(url).expect("it is an address").address;
+    let address = parse::address(parse::SERVER_PORT, url).expect("it is an address").address;
     let options = options(Deployment::Single(address), PATIENCE, PATIENCE);
     Arc::new(Redis::new(options, clock, metrics))
 }

@@ -200,9 +200,6 @@ impl RedisClient {
         let pool = self.shared.pool_of(&check.limit);
         let node = pool.topology().owner(encoded.key.as_bytes()).cloned();
         let node = node.ok_or(StoreError::Unreachable.not_counted())?;
-        if node.health.breaker.is_open() {
-            return Err(StoreError::Unreachable.not_counted());
-        }
         let batcher = self.batchers.of(&self.shared, &node);
         let within = self.shared.store_timeout.into();
         let sent = batcher.send(vec![encoded], Mode::Independent, within);

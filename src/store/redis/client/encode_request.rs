@@ -71,7 +71,7 @@ impl Redis {
     /// The node that has a check's counter.
     pub(crate) fn node_of(&self, check: &Check) -> Option<Arc<Node>> {
         let topology = self.pool_of(&check.limit).topology();
-        if topology.has_slots() {
+        if topology.slots.is_some() {
             // The start of a window is part of the key.
             let charge = Counter::charge(&check.limit, check.call());
             let now = self.clock.now();
@@ -137,7 +137,7 @@ mod tests {
     use crate::telemetry::metric::Metrics;
 
     fn redis() -> Redis {
-        let server = parse::server_address("127.0.0.1:6379").expect("an address");
+        let server = parse::address(parse::SERVER_PORT, "127.0.0.1:6379").expect("an address");
         let options = Options {
             main: PoolOptions {
                 deployment: Deployment::Single(server.address),

@@ -12,8 +12,9 @@ use percent_encoding::percent_decode_str;
 
 use crate::store::redis::connect::address::Address;
 
-/// The default ports.
-pub(crate) const SERVER_PORT: u16 = 6379;
+/// The default port of a server.
+pub const SERVER_PORT: u16 = 6379;
+/// That of a sentinel.
 pub(crate) const SENTINEL_PORT: u16 = 26379;
 
 /// A parsed address.
@@ -79,18 +80,13 @@ struct UrlParts {
     has_unknown: bool,
 }
 
-/// Parses the address of a server.
-///
-/// # Errors
-/// See [`AddressError`].
-pub fn server_address(text: &str) -> Result<ParsedAddress, AddressError> {
-    address(SERVER_PORT, text)
-}
-
 /// Parses the address of a server or a sentinel.
 ///
 /// `/…`, `unix:` and `redis+unix:` are sockets, `rediss:` is TLS, and the rest is TCP.
-pub(crate) fn address(port_default: u16, text: &str) -> Result<ParsedAddress, AddressError> {
+///
+/// # Errors
+/// See [`AddressError`].
+pub fn address(port_default: u16, text: &str) -> Result<ParsedAddress, AddressError> {
     // Values from files end with a line break.
     let text = text.trim();
     if text.starts_with('/') {
@@ -99,7 +95,11 @@ pub(crate) fn address(port_default: u16, text: &str) -> Result<ParsedAddress, Ad
     let Some((scheme, rest)) = text.split_once("://") else {
         return match text.strip_prefix("unix:") {
             Some(rest) => socket(rest),
-            None => host_alone(port_default, text),
+            None if text.contains('@') => Err(AddressError::NoScheme),
+            None => {
+                let (host, port) = host_and_port(port_default, text)?;
+                UrlParts::default().at(ConnectionAddr::Tcp(host, port))
+            }
         };
     };
     match scheme.to_ascii_lowercase().as_str() {
@@ -204,14 +204,6 @@ fn socket(rest: &str) -> Result<ParsedAddress, AddressError> {
         return Err(AddressError::Path);
     }
     UrlParts::parse(None, rest)?.at(ConnectionAddr::Unix(path))
-}
-
-fn host_alone(port_default: u16, text: &str) -> Result<ParsedAddress, AddressError> {
-    if text.contains('@') {
-        return Err(AddressError::NoScheme);
-    }
-    let (host, port) = host_and_port(port_default, text)?;
-    UrlParts::default().at(ConnectionAddr::Tcp(host, port))
 }
 
 fn host_and_port(port_default: u16, text: &str) -> Result<(String, u16), AddressError> {

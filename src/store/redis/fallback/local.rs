@@ -15,7 +15,7 @@ use std::sync::Once;
 
 use smallvec::SmallVec;
 
-use crate::base::time::{Clock, Span, Time};
+use crate::base::time::{Span, Time};
 use crate::limits::algorithm::Counter;
 use crate::limits::algorithm::charge::Charge;
 use crate::limits::algorithm::counter::Kind;
@@ -39,7 +39,7 @@ pub const WRITE_BACK_TIME_MAX: Span = Span::from_micros(300_000);
 /// Local counters, and what of them Redis does not have.
 #[derive(Debug)]
 pub struct LocalFallback {
-    counters: Counters,
+    pub(crate) counters: Counters,
     pending: PendingHits,
     /// A limit that is smaller than the number of replicas is logged once.
     small_limits: Once,
@@ -157,15 +157,13 @@ impl LocalFallback {
         verdicts
     }
 
-    /// Whether anything is pending.
-    pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
     /// Writes back what is pending for a server, for about `within` at most. What the server
     /// rejects, and what becomes pending meanwhile, stays pending. `false` if the server is
     /// unreachable again.
     pub async fn write_back(&self, to: &mut impl WriteBackTarget, within: Span) -> bool {
+        if self.pending.is_empty() {
+            return true;
+        }
         let began = to.now();
         let keys = self.pending.keys(|key, pending| to.owns(&whole_key(key), &pending.whole));
         for keys in keys.chunks(WRITE_BACKS_MAX) {
@@ -196,11 +194,6 @@ impl LocalFallback {
             }
         }
         true
-    }
-
-    /// Removes expired counters, for as long as the process lives.
-    pub async fn sweep(&self, clock: Clock) {
-        self.counters.sweep_on(clock).await;
     }
 
     /// Takes what is pending of one counter: a refund, then hits.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 use smallvec::SmallVec;
 
-use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Span, Time, ticks};
 use crate::limits::check::{Check, CheckError, Hits, Verdicts};
 use crate::store::redis::fallback::change::{Change, key_hash};
@@ -55,20 +54,6 @@ impl Redis {
         verdicts
     }
 
-    /// Runs heartbeats, write-back to servers in use, and expiry, for as long as the process lives.
-    pub(crate) async fn run_fallback(&self, lifecycle: &Lifecycle) {
-        tokio::join!(
-            self.membership.run_heartbeats(
-                || self.home(),
-                |change| self.on_change(change),
-                &self.clock,
-                lifecycle
-            ),
-            self.local.sweep(self.clock.clone()),
-            self.write_back_to_all(),
-        );
-    }
-
     /// Uses no verdict or lease that was before a change of an operator.
     pub(crate) fn on_change(&self, change: Change) {
         match change {
@@ -95,10 +80,7 @@ impl Redis {
     /// confirm. `false` if it is unreachable again.
     async fn write_back(&self, pool: &NodePool, node: &Node, within: Span) -> bool {
         let mut target = ServerTarget::new(self, pool, node);
-        if !target.set_lifetimes().await {
-            return false;
-        }
-        !self.local.has_pending() || self.local.write_back(&mut target, within).await
+        target.set_lifetimes().await && self.local.write_back(&mut target, within).await
     }
 
     /// Sets the lifetimes that no server has confirmed, before the process ends.
@@ -116,13 +98,13 @@ impl Redis {
 
     /// Writes back to servers in use: what they rejected, what became pending meanwhile, what there
     /// was no time for, and what another server has now.
-    async fn write_back_to_all(&self) {
+    pub(crate) async fn write_back_to_all(&self) {
         let pools = || self.pools();
         let mut interval = ticks(WRITE_BACK_INTERVAL);
         loop {
             tokio::select! {
                 _ = interval.tick() => {}
-                _ = select_all(pools().map(|pool| Box::pin(pool.topology_changed()))) => {}
+                _ = select_all(pools().map(|pool| Box::pin(pool.changed.notified()))) => {}
             }
             for pool in pools() {
                 let topology = Arc::clone(&pool.topology());

@@ -101,11 +101,6 @@ impl PendingHits {
         pending.is_current(now).then_some(pending)
     }
 
-    /// Whether a counter has pending hits.
-    pub fn contains(&self, key: &Key) -> bool {
-        !self.is_empty() && self.shard(key).contains_key(key)
-    }
-
     /// Adds a change of a counter. `none` is its entry if it has none yet, or an outdated one.
     pub fn add(&self, key: &Key, change: LocalChange, none: Pending) {
         if matches!(change, LocalChange::Hits(0) | LocalChange::Refund(0)) {

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use bb8_redis::redis::{Pipeline, RedisError};
+use bb8_redis::redis::Pipeline;
 
 use crate::base::time::Time;
 use crate::limits::Limit;
 use crate::limits::check::{Check, CheckError, Hits, Key, StoreError};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
-use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
+use crate::store::redis::client::pipeline::BatchRequest;
 use crate::store::redis::client::repair::Repair;
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::fallback::local::{WriteBack, WriteBackTarget};
@@ -71,20 +71,6 @@ impl<'r> ServerTarget<'r> {
         true
     }
 
-    async fn call(
-        &self,
-        connection: &mut Connection,
-        checks: &[EncodedCheck],
-    ) -> Result<BatchReply, RedisError> {
-        let request = BatchRequest::new(
-            [(Mode::Independent, checks)].into_iter(),
-            &[],
-            self.node.has_slots,
-            self.shared.clock_for_redis(),
-        );
-        request.read(request.send(connection, || {}).await?)
-    }
-
     /// By the script where the server allows it: a plain command would overtake the refund of the
     /// same counter, and leave its lifetime to another command.
     fn encode(
@@ -131,7 +117,10 @@ impl WriteBackTarget for ServerTarget<'_> {
         let topology = Arc::clone(&self.pool.topology());
         let checks: Vec<EncodedCheck> =
             write_backs.iter().map(|write_back| self.encode(write_back, &topology, now)).collect();
-        let Ok(reply) = self.call(&mut connection, &checks).await else {
+        let group = [(Mode::Independent, &checks[..])].into_iter();
+        let request = BatchRequest::new(group, &[], self.node.has_slots, shared.clock_for_redis());
+        let values = request.send(&mut connection, || {}).await;
+        let Ok(reply) = values.and_then(|values| request.read(values)) else {
             return vec![Err(StoreError::Unreachable.maybe_counted()); write_backs.len()];
         };
         let relocation = &self.node.relocation;

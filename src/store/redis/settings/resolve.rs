@@ -6,13 +6,13 @@ use arc_swap::ArcSwap;
 use rustls::ClientConfig;
 
 use crate::base::environment::Environment;
-use crate::base::parse::Secret;
+use crate::base::parse::{Secret, duration};
 use crate::base::time::Span;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::credentials::{CredentialFiles, Reloadable};
 use crate::store::redis::connect::parse::{self, AddressError, SENTINEL_PORT, SERVER_PORT};
 use crate::store::redis::connect::tls::Tls;
-use crate::store::redis::settings::server::{Auth, Server, SocketType};
+use crate::store::redis::settings::server::{Auth, CONNECT_TIMEOUT_DEFAULT, Server, SocketType};
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 
 /// The type of a Redis that has slots. Types are in any case.
@@ -60,7 +60,9 @@ impl Server {
         let deployment = match self.redis_type.to_ascii_lowercase().as_str() {
             "single" => Deployment::Single(self.single(resolver)?),
             "sentinel" => Deployment::Sentinel(self.sentinels(resolver)?),
-            CLUSTER => Deployment::Cluster(self.cluster(resolver)?),
+            CLUSTER => {
+                Deployment::Cluster(self.list(SERVER_PORT, self.url()?, &self.auth, resolver)?)
+            }
             _ => {
                 return Err(format!(
                     "{redis_type}: Unrecognized redis type {}; expected SINGLE, SENTINEL or CLUSTER",
@@ -76,7 +78,7 @@ impl Server {
         let connect_timeout = if self.timeout > Span::ZERO {
             self.timeout
         } else {
-            let default = Self::timeout_default();
+            let default = duration(CONNECT_TIMEOUT_DEFAULT).expect("it is a duration");
             resolver.warn(format!(
                 "{} is 0, which would be unbounded: using {default}",
                 self.role.name("TIMEOUT")
@@ -121,22 +123,10 @@ impl Server {
                 "{url} does not begin with the name of a master; expected mymaster,host:port,host:port"
             ));
         }
-        let (first, others) = self.list(SENTINEL_PORT, addresses, resolver)?;
-        let tls = self.tls(&first, resolver)?;
-        let first = self.authenticated(first, &self.sentinel_auth, tls.clone(), resolver)?;
+        let sentinels = self.list(SENTINEL_PORT, addresses, &self.sentinel_auth, resolver)?;
+        let tls = sentinels.first().and_then(|first| first.tls.clone());
         let server = self.authenticated(Address::unresolved(), &self.auth, tls, resolver)?;
-        Ok(SentinelConfig {
-            master: master.to_owned(),
-            sentinels: all_like(first, &others),
-            server,
-        })
-    }
-
-    fn cluster(&self, resolver: &mut Resolver<'_>) -> Result<Vec<Address>, String> {
-        let (first, others) = self.list(SERVER_PORT, self.url()?, resolver)?;
-        let tls = self.tls(&first, resolver)?;
-        let first = self.authenticated(first, &self.auth, tls, resolver)?;
-        Ok(all_like(first, &others))
+        Ok(SentinelConfig { master: master.to_owned(), sentinels, server })
     }
 
     fn url(&self) -> Result<&str, String> {
@@ -152,14 +142,14 @@ impl Server {
         })
     }
 
-    /// Parses addresses with commas between them: the first, whose credentials and TLS apply to
-    /// all, and the others.
+    /// Parses addresses with commas between them. The credentials and TLS of the first apply to all.
     fn list(
         &self,
         port_default: u16,
         text: &str,
+        auth: &Auth,
         resolver: &mut Resolver<'_>,
-    ) -> Result<(Address, Vec<Address>), String> {
+    ) -> Result<Vec<Address>, String> {
         let url = self.role.name("URL");
         let redis_type = self.role.name("TYPE");
         // A single address may have a comma in its password; in a list it is `%2C`.
@@ -202,7 +192,11 @@ impl Server {
                 "{url} has several users or passwords: those of the first address apply to all"
             ));
         }
-        Ok((first, others))
+        let tls = self.tls(&first, resolver)?;
+        let first = self.authenticated(first, auth, tls, resolver)?;
+        let others = others.iter().filter_map(Address::endpoint);
+        let others: Vec<Address> = others.map(|(host, port)| first.at(host, port)).collect();
+        Ok(std::iter::once(first).chain(others).collect())
     }
 
     fn address(
@@ -302,11 +296,4 @@ impl Auth {
             (None, None) => Ok(None),
         }
     }
-}
-
-/// The first address, and others with its credentials and TLS.
-fn all_like(first: Address, others: &[Address]) -> Vec<Address> {
-    let others = others.iter().filter_map(Address::endpoint);
-    let others: Vec<Address> = others.map(|(host, port)| first.at(host, port)).collect();
-    std::iter::once(first).chain(others).collect()
 }

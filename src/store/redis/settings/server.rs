@@ -11,7 +11,7 @@ use crate::base::time::Span;
 
 /// Time to connect to Redis: that of envoyproxy/ratelimit.
 // bound REDIS_TIMEOUT: the attempt fails; tollgate_store_probes_failed_total
-const CONNECT_TIMEOUT_DEFAULT: &str = "10s";
+pub(crate) const CONNECT_TIMEOUT_DEFAULT: &str = "10s";
 
 const ONE_CONNECTION: &str = "one connection per worker carries all calls to a server";
 const GROUP_COMMIT: &str = "concurrent calls are sent together, without waiting for more";
@@ -211,11 +211,6 @@ impl Server {
             tls: value(matches, &role.name("TLS")),
             timeout: value(matches, &role.name("TIMEOUT")),
         }
-    }
-
-    /// The timeout of a server whose own is 0.
-    pub(crate) fn timeout_default() -> Span {
-        parse::duration(CONNECT_TIMEOUT_DEFAULT).expect("the default is a duration")
     }
 }
 

@@ -1,7 +1,7 @@
 //! Redis Cluster: the slot of a key, and which node serves it, as in the cluster specification:
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
-use bb8_redis::redis::{Pipeline, Value};
+use bb8_redis::redis::{Pipeline, Value, from_redis_value_ref};
 use crc16::{State, XMODEM};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -81,7 +81,8 @@ impl View {
         }
         Ok(Self {
             ranges,
-            is_ok: text(&info).is_some_and(|info| info.contains("cluster_state:ok")),
+            is_ok: from_redis_value_ref::<String>(&info)
+                .is_ok_and(|info| info.contains("cluster_state:ok")),
         })
     }
 }
@@ -148,30 +149,12 @@ fn range(entry: &Value) -> Option<Range> {
         return None;
     };
     // Nil or "?": the node does not know its name, or is configured not to publish it.
-    let host = text(host).filter(|host| *host != "?").unwrap_or_default();
-    let first = number(first)?;
-    let last = number(last)?;
+    let host = from_redis_value_ref::<String>(host).ok().filter(|host| host != "?");
+    let [first, last, port] = [first, last, port].map(from_redis_value_ref);
+    let (first, last) = (first.ok()?, last.ok()?);
     let is_valid = first <= last && last < SLOTS;
-    is_valid.then_some(Range {
-        first,
-        last,
-        master: Endpoint { host: host.to_owned(), port: number(port)? },
-    })
-}
-
-fn number(value: &Value) -> Option<u16> {
-    let Value::Int(number) = value else {
-        return None;
-    };
-    u16::try_from(*number).ok()
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text),
-        _ => None,
-    }
+    let master = Endpoint { host: host.unwrap_or_default(), port: port.ok()? };
+    is_valid.then_some(Range { first, last, master })
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub(crate) async fn run(pool: &NodePool) {
             () = tokio::time::sleep_until(began + interval) => if is_settled {
                 pauses.reset();
             },
-            () = pool.refresh_requested() => {
+            () = pool.parts.refresh.notified() => {
                 let debounced = Instant::now() + jittered(DEBOUNCE);
                 tokio::time::sleep_until(debounced.max(began + pause)).await;
             }

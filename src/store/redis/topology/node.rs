@@ -53,7 +53,7 @@ pub(crate) struct NodeParts {
     pub(crate) connections: ConnectionMetrics,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) lifetimes: Arc<UnconfirmedLifetimes>,
-    /// Notified when the keys of a node may have moved.
+    /// Notified when the keys of a node may have moved. For one waiter.
     pub(crate) refresh: Arc<Notify>,
 }
 

@@ -31,13 +31,14 @@ pub(crate) struct NodePool {
     pub(crate) deployment: Deployment,
     /// Servers that discovery queries: the sentinels, or the configured nodes of a cluster.
     pub(crate) sources: Vec<LookupConnection>,
-    parts: NodeParts,
+    pub(crate) parts: NodeParts,
     topology: ArcSwap<Topology>,
     /// The nodes of the topology, and those that redirections have named since.
     nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
     /// Why the last discovery failed, if it did.
     discovery_error: Mutex<Option<String>>,
-    changed: Notify,
+    /// Notified when keys may have another server. For one waiter.
+    pub(crate) changed: Notify,
 }
 
 impl NodePool {
@@ -92,16 +93,6 @@ impl NodePool {
     /// Requests a discovery, after a redirection for example.
     pub(crate) fn request_refresh(&self) {
         self.parts.refresh.notify_one();
-    }
-
-    /// Returns once a discovery was requested. For one waiter.
-    pub(crate) async fn refresh_requested(&self) {
-        self.parts.refresh.notified().await;
-    }
-
-    /// Returns once keys may have another server. For one waiter.
-    pub(crate) async fn topology_changed(&self) {
-        self.changed.notified().await;
     }
 
     /// Whether any server has ever replied.

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
 use crate::base::time;
+use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::health::{
     PROBE_INTERVAL, PROBE_INTERVAL_MAX, TLS_PROBE_INTERVAL_MAX,
 };
@@ -33,10 +34,7 @@ const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
 const PINGS_MAX: usize = 64;
 
 /// Probes servers and logs their faults for as long as the process lives.
-pub(crate) async fn run<B: Future<Output = bool> + Send>(
-    pool: &NodePool,
-    before_use: impl Fn(Arc<Node>) -> B,
-) {
+pub(crate) async fn run(redis: &Redis, pool: &NodePool) {
     let mut ticks = time::ticks(PROBE_INTERVAL);
     let mut recoveries = FuturesUnordered::new();
     let mut recovering = BTreeSet::new();
@@ -45,7 +43,7 @@ pub(crate) async fn run<B: Future<Output = bool> + Send>(
             _ = ticks.tick() => for node in &Arc::clone(&pool.topology()).nodes {
                 node.health.log_transitions(node.address());
                 if needs_probe(node) && recovering.insert(node.id) {
-                    recoveries.push(recover(pool, node.clone(), &before_use));
+                    recoveries.push(recover(redis, pool, node.clone()));
                 }
             },
             Some(id) = recoveries.next() => {
@@ -56,16 +54,15 @@ pub(crate) async fn run<B: Future<Output = bool> + Send>(
 }
 
 /// Probes a server, one attempt at a time, until it is used or left the topology.
-async fn recover<B: Future<Output = bool> + Send>(
-    pool: &NodePool,
-    node: Arc<Node>,
-    before_use: &impl Fn(Arc<Node>) -> B,
-) -> NodeId {
+async fn recover(redis: &Redis, pool: &NodePool, node: Arc<Node>) -> NodeId {
     let mut pauses = Backoff::doubling(PROBE_INTERVAL, TLS_PROBE_INTERVAL_MAX);
     while needs_probe(&node) && pool.topology().contains(node.id) {
         let began = Instant::now();
         let pause_max = match probe(&node).await {
-            Ok(()) if !node.health.breaker.is_open() || before_use(node.clone()).await => {
+            Ok(())
+                if !node.health.breaker.is_open()
+                    || redis.write_back_before_use(pool, &node).await =>
+            {
                 node.mark_recovered();
                 break;
             }

@@ -27,11 +27,6 @@ impl Topology {
         self.nodes.iter().any(|node| node.id == id)
     }
 
-    /// Whether the keys of one command must share a slot.
-    pub(crate) fn has_slots(&self) -> bool {
-        self.slots.is_some()
-    }
-
     /// The node that has a key.
     pub(crate) fn owner(&self, key: &[u8]) -> Option<&Arc<Node>> {
         match &self.slots {

@@ -112,7 +112,7 @@ fn rows<const N: usize>(table: &str) -> impl Iterator<Item = [Option<String>; N]
 }
 
 fn parsed(url: &str) -> Address {
-    let parsed = server_address(url).unwrap_or_else(|error| panic!("{url} {error}"));
+    let parsed = address(SERVER_PORT, url).unwrap_or_else(|error| panic!("{url} {error}"));
     assert_eq!(parsed.warning, None, "{url}");
     parsed.address
 }
@@ -147,7 +147,7 @@ fn every_form_is_parsed_and_displayed_without_credentials() {
 fn errors_never_quote_the_text() {
     for [url, expected] in rows(BAD) {
         let url = url.unwrap_or_default();
-        let error = server_address(&url).expect_err(&url);
+        let error = address(SERVER_PORT, &url).expect_err(&url);
         assert_eq!(Some(format!("{error:?}")), expected, "{url}");
         let text = error.to_string();
         assert!(!text.contains("s3") && !text.contains("cret"), "{url}: {text}");
@@ -168,7 +168,7 @@ fn each_part_of_redis_auth_wins_over_the_url() {
 #[test]
 fn unknown_parameters_are_warned_about() {
     for url in ["redis://h:1?protocol=3", "rediss://h:1/#insecure", "redis://h:1?ssl=true&db=3"] {
-        let parsed = server_address(url).expect(url);
+        let parsed = address(SERVER_PORT, url).expect(url);
         assert!(parsed.warning.is_some(), "{url}");
     }
 }
