@@ -171,17 +171,6 @@ impl Leases {
         self.with(check, |counter| counter.take_failed(take, effect, now));
     }
 
-    pub(crate) fn given_back(
-        &self,
-        DueGiveBack { check, give_back }: &DueGiveBack,
-        outcome: Result<(), Effect>,
-        now: Time,
-    ) {
-        self.with(check, |counter| {
-            counter.given_back(*give_back, outcome, now);
-        });
-    }
-
     /// Removes idle entries, and takes out what was unused for a lifetime: for this one, or for
     /// that of each counter. `now` gives the time of a counter's server; `None` leaves it as it is.
     pub(crate) fn sweep(
@@ -224,11 +213,6 @@ impl Leases {
     /// Takes nothing more.
     pub(crate) fn stop_taking(&self) {
         self.is_draining.store(true, Relaxed);
-    }
-
-    /// Hits of a counter that can be used now.
-    pub(crate) fn usable(&self, check: &Check, now: Time) -> u64 {
-        self.with(check, |counter| counter.usable(now)).unwrap_or(0)
     }
 
     /// Counters may have been refunded.
@@ -297,7 +281,11 @@ impl Leases {
     }
 
     /// Runs something on the leases of a check, if there are any.
-    fn with<T>(&self, check: &Check, run: impl FnOnce(&mut LeasedCounter) -> T) -> Option<T> {
+    pub(crate) fn with<T>(
+        &self,
+        check: &Check,
+        run: impl FnOnce(&mut LeasedCounter) -> T,
+    ) -> Option<T> {
         self.with_hash(self.cold.hash(&check.key), check, run)
     }
 

@@ -29,7 +29,8 @@ impl RedisClient {
     /// Unused hits that this process holds of a counter.
     pub(crate) fn leased(&self, check: &Check) -> u64 {
         let shared = &self.shared;
-        shared.leases.usable(check, shared.server_now(check))
+        let now = shared.server_now(check);
+        shared.leases.with(check, |counter| counter.usable(now)).unwrap_or(0)
     }
 
     /// Deletes a counter, whatever is stored at its key.

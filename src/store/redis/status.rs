@@ -10,7 +10,7 @@ use bb8_redis::redis::{self, Pipeline, RedisError};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
-use crate::base::time::{Clock, Span, ticks};
+use crate::base::time::{Span, ticks};
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::durability::{self, Reasons};
 use crate::store::redis::shared::Redis;
@@ -49,10 +49,12 @@ impl Redis {
         // Collected, because a guard of the topology must not be kept across an await.
         let nodes: Vec<_> = nodes.collect();
         let pings = nodes.into_iter().map(|(is_per_second, node)| async move {
+            let began = self.clock.now();
+            let replied = ask(&node, async |connection| connection.ask_one("PING").await).await;
             NodeStatus {
                 is_per_second,
                 address: node.address().to_string(),
-                ping: ping(&node, &self.clock).await,
+                ping: replied.map(|_| self.clock.now().since(began)),
                 is_breaker_open: node.health.breaker.is_open(),
                 faults: node.health.active_faults().collect(),
             }
@@ -86,12 +88,6 @@ impl Redis {
         let read = read.buffered(NODES_ASKED_MAX).collect().await;
         self.durability.record(read);
     }
-}
-
-async fn ping(node: &Node, clock: &Clock) -> Result<Span, String> {
-    let began = clock.now();
-    ask(node, async |connection| connection.ask_one("PING").await).await?;
-    Ok(clock.now().since(began))
 }
 
 /// Asks a server by a connection of its own.

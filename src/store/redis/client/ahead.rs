@@ -188,7 +188,9 @@ impl RedisClient {
             Err(failed) => Err(failed.effect),
         };
         let server_now = shared.server_now(check);
-        shared.leases.given_back(&due, outcome, server_now);
+        shared.leases.with(check, |counter| {
+            counter.given_back(due.give_back, outcome, server_now);
+        });
     }
 
     /// Sends a check that no caller waits for. A redirection fails it.

@@ -2,6 +2,7 @@
 
 use crate::limits::check::{CheckError, CheckRequest, Decisions, Source, Verdict};
 use crate::store::redis::shared::Redis;
+use crate::telemetry::metric::gauged;
 use crate::telemetry::traces::LiveSpan;
 
 /// Checks for the per-second Redis are counted apart.
@@ -12,8 +13,8 @@ pub(crate) fn start(shared: &Redis, parent: &LiveSpan, request: &CheckRequest) -
     let checks = request.checks.iter();
     let per_second = checks.filter(|check| shared.is_per_second(&check.limit)).count();
     let mut span = parent.child("Redis Pipeline Execution");
-    span.set_number(CHECKS, number(request.checks.len() - per_second));
-    span.set_number(PER_SECOND_CHECKS, number(per_second));
+    span.set_number(CHECKS, gauged(request.checks.len() - per_second));
+    span.set_number(PER_SECOND_CHECKS, gauged(per_second));
     span
 }
 
@@ -28,12 +29,8 @@ pub(crate) fn end(mut span: LiveSpan, decisions: &Decisions) {
         span.discard();
         return;
     }
-    span.set_number(CHECKS, number(sent));
+    span.set_number(CHECKS, gauged(sent));
     if let Some(failed) = decisions.iter().find_map(|decision| decision.err()) {
         span.fail(failed.error.to_string());
     }
-}
-
-fn number(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -142,10 +142,6 @@ impl Caller {
 }
 
 impl Batch {
-    fn with_capacity(requests: usize) -> Self {
-        Self { groups: Vec::with_capacity(requests), callers: Vec::with_capacity(requests) }
-    }
-
     /// The checks of all requests, in order.
     pub(crate) fn checks(&self) -> impl Iterator<Item = &EncodedCheck> {
         self.groups.iter().flat_map(|(_, checks)| checks)
@@ -247,7 +243,8 @@ impl Waiting {
         let now = Instant::now();
         let count = (self.requests.len() + self.queue.len()).min(BATCH_SIZE_MAX);
         let mut batch_size = 0;
-        let mut batch = Batch::with_capacity(count);
+        let (groups, callers) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut batch = Batch { groups, callers };
         loop {
             let received = || self.queue.try_recv().ok();
             let Some(mut request) = self.requests.pop_front().or_else(received) else {

@@ -32,7 +32,7 @@ use crate::store::redis::connect::connection_metrics::{ConnectionGuard, Connecti
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::connect::relocation::ConnectionId;
 use crate::store::redis::connect::reply_bound::{
-    BoundedStream, DISCOVERY_BYTES_MAX, OversizedReplies, REPLY_BYTES_MAX, Transferred,
+    BoundedStream, DISCOVERY_BYTES_MAX, OversizedReplies, Transferred,
 };
 use crate::store::redis::connect::subscription::Subscription;
 
@@ -48,16 +48,16 @@ const FRESH_TLS_ATTEMPT_AFTER: Duration = Duration::from_secs(3);
 /// Connects to one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Connector {
-    address: Address,
-    timeouts: Timeouts,
-    dialer: Dialer,
+    pub(crate) address: Address,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) dialer: Dialer,
     /// Starts fresh attempts.
-    restart: Arc<Notify>,
+    pub(crate) restart: Arc<Notify>,
     /// Bytes of the replies to one call.
-    reply_bytes_max: usize,
+    pub(crate) reply_bytes_max: usize,
     pub(crate) oversized: OversizedReplies,
     /// `None` for connections that are not counted.
-    metrics: Option<ConnectionMetrics>,
+    pub(crate) metrics: Option<ConnectionMetrics>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -94,28 +94,6 @@ struct ConnectErrors(watch::Sender<Option<RedisError>>);
 type Attempt<'a, T> = BoxFuture<'a, Result<T, RedisError>>;
 
 impl Connector {
-    pub(crate) fn new(
-        address: Address,
-        timeouts: Timeouts,
-        dialer: Dialer,
-        oversized: OversizedReplies,
-        metrics: ConnectionMetrics,
-    ) -> Self {
-        Self {
-            address,
-            timeouts,
-            dialer,
-            restart: Arc::default(),
-            reply_bytes_max: REPLY_BYTES_MAX,
-            oversized,
-            metrics: Some(metrics),
-        }
-    }
-
-    pub(crate) fn address(&self) -> &Address {
-        &self.address
-    }
-
     /// A connector to this server that counts no connections.
     #[must_use]
     pub(crate) fn uncounted(&self) -> Self {
@@ -150,9 +128,10 @@ impl Connector {
             .boxed()
         };
         let subscribing = self.attempt(Some(self.fresh_attempt_after()), subscribe);
-        tokio::time::timeout(self.timeouts.connect, subscribing)
-            .await
-            .unwrap_or_else(|_| Err(timed_out("no connection to subscribe")))
+        tokio::time::timeout(self.timeouts.connect, subscribing).await.unwrap_or_else(|_| {
+            let what = "no connection to subscribe";
+            Err(RedisError::from((ErrorKind::Io, what, "timed out".to_owned())))
+        })
     }
 
     /// A connection that no caller waits for.
@@ -366,8 +345,4 @@ impl ErrorSink<RedisError> for ConnectErrors {
     fn boxed_clone(&self) -> Box<dyn ErrorSink<RedisError>> {
         Box::new(self.clone())
     }
-}
-
-fn timed_out(what: &'static str) -> RedisError {
-    RedisError::from((ErrorKind::Io, what, "timed out".to_owned()))
 }

@@ -34,7 +34,7 @@ impl LookupConnection {
     }
 
     pub(crate) fn address(&self) -> &Address {
-        self.connector.address()
+        &self.connector.address
     }
 
     /// Closes the connection and cancels an attempt, unless a caller waits for it.

@@ -57,14 +57,6 @@ impl Endpoint {
 }
 
 impl View {
-    fn commands() -> Pipeline {
-        let mut commands = Pipeline::with_capacity(2);
-        for topic in ["SLOTS", "INFO"] {
-            commands.cmd("CLUSTER").arg(topic);
-        }
-        commands
-    }
-
     fn read(replies: Vec<Value>) -> Result<Self, String> {
         let mut replies = replies
             .into_iter()
@@ -119,7 +111,11 @@ pub(crate) async fn ask<'n>(
 
 async fn ask_node(node: &LookupConnection) -> (&LookupConnection, Result<View, String>) {
     let address = node.address();
-    let view = match node.call(&View::commands()).await {
+    let mut commands = Pipeline::with_capacity(2);
+    for topic in ["SLOTS", "INFO"] {
+        commands.cmd("CLUSTER").arg(topic);
+    }
+    let view = match node.call(&commands).await {
         Ok(replies) => View::read(replies).map_err(|cause| format!("{address}: {cause}")),
         Err(error) => Err(address.explain(&error)),
     };

@@ -14,7 +14,7 @@ use crate::store::redis::connect::connection_metrics::ConnectionMetrics;
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::connect::lookup::LookupConnection;
 use crate::store::redis::connect::relocation::Relocation;
-use crate::store::redis::connect::reply_bound::OversizedReplies;
+use crate::store::redis::connect::reply_bound::{OversizedReplies, REPLY_BYTES_MAX};
 use crate::store::redis::topology::clock::RedisClock;
 use crate::store::redis::topology::health::Health;
 use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
@@ -60,10 +60,15 @@ pub(crate) struct NodeParts {
 impl NodeParts {
     /// Connects to a server or a source of the topology.
     pub(crate) fn connector(&self, address: Address) -> Connector {
-        let dialer = self.dialer.clone();
-        let connections = self.connections.clone();
-        let oversized = OversizedReplies::new(self.metrics.oversized.clone());
-        Connector::new(address, self.timeouts, dialer, oversized, connections)
+        Connector {
+            address,
+            timeouts: self.timeouts,
+            dialer: self.dialer.clone(),
+            restart: Arc::default(),
+            reply_bytes_max: REPLY_BYTES_MAX,
+            oversized: OversizedReplies::new(self.metrics.oversized.clone()),
+            metrics: Some(self.connections.clone()),
+        }
     }
 }
 
@@ -177,6 +182,6 @@ impl Node {
     }
 
     pub(crate) fn address(&self) -> &Address {
-        self.connector.address()
+        &self.connector.address
     }
 }
