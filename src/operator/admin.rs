@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRef, Query as QueryString, RawQuery, State};
+use axum::extract::{FromRef, Query as QueryString, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, any, get};
 use futures_util::future::join_all;
@@ -25,6 +25,7 @@ use crate::operator::admin::api::Api;
 use crate::operator::admin::api::viewer::{Viewer, Viewers};
 use crate::operator::admin::explain::NO_RULES;
 use crate::operator::admin::page::{SharedPage, Turn};
+use crate::operator::admin::query_string::Pairs;
 use crate::report;
 use crate::rules::{LiveRules, OnStoreError};
 use crate::telemetry::metric::Metrics;
@@ -211,8 +212,8 @@ async fn unknown_path(uri: Uri) -> Response {
     (StatusCode::NOT_FOUND, page).into_response()
 }
 
-async fn explain_query(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
-    explain::by_query(&admin.rules, admin.modes, &query.unwrap_or_default())
+async fn explain_query(State(admin): State<Admin>, pairs: Pairs) -> Response {
+    explain::by_query(&admin.rules, admin.modes, &pairs)
 }
 
 async fn explain_body(State(admin): State<Admin>, body: Body) -> Response {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRef, RawQuery, State};
+use axum::extract::{FromRef, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{MethodRouter, get};
 use http::StatusCode;
@@ -63,12 +63,9 @@ impl Console {
 
     /// Files that the views load, from the binary.
     pub(crate) fn assets() -> [(&'static str, MethodRouter<Self>); 4] {
-        [
-            ("/console/console.css", get(frame::style)),
-            ("/console/console.js", get(frame::script)),
-            ("/console/editor.js", get(frame::editor)),
-            ("/console/icon.svg", get(frame::icon)),
-        ]
+        frame::ASSETS.map(|(path, content_type, text)| {
+            (path, get(async move || frame::asset(content_type, text)))
+        })
     }
 
     pub(crate) fn router(self) -> Router {
@@ -80,7 +77,7 @@ impl Console {
 
     /// A page that the navigation leads to.
     async fn tab(&self, tab: Tab, content: &Markup) -> Response {
-        self.page(tab, tab.name(), content).await
+        self.page(tab, tab.name, content).await
     }
 
     async fn page(&self, tab: Tab, title: &str, content: &Markup) -> Response {
@@ -104,68 +101,58 @@ impl FromRef<Console> for Viewers {
 
 async fn overview(State(console): State<Console>) -> Response {
     let content = overview::content(&console.0).await;
-    console.tab(Tab::Overview, &content).await
+    console.tab(Tab::OVERVIEW, &content).await
 }
 
-async fn rules(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
-    let content = rules::content(&console.0, &query.unwrap_or_default()).await;
-    console.tab(Tab::Rules, &content).await
+async fn rules(State(console): State<Console>, pairs: Pairs) -> Response {
+    let content = rules::content(&console.0, &pairs).await;
+    console.tab(Tab::RULES, &content).await
 }
 
-async fn rule(
-    State(console): State<Console>,
-    viewer: Viewer,
-    RawQuery(query): RawQuery,
-) -> Response {
-    match rule::content(&console.0, &query.unwrap_or_default(), &viewer).await {
-        Some((title, content)) => console.page(Tab::Rules, &title, &content).await,
+async fn rule(State(console): State<Console>, viewer: Viewer, pairs: Pairs) -> Response {
+    match rule::content(&console.0, &pairs, &viewer).await {
+        Some((title, content)) => console.page(Tab::RULES, &title, &content).await,
         None => {
             let reason = "The rules in force have no such rule.";
-            console.not_found(Tab::Rules, reason).await
+            console.not_found(Tab::RULES, reason).await
         }
     }
 }
 
-async fn key(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
-    let query = query.unwrap_or_default();
-    if let Some(canonical) = key::canonical(&query) {
+async fn key(State(console): State<Console>, pairs: Pairs) -> Response {
+    if let Some(canonical) = key::canonical(&pairs) {
         return Redirect::to(&canonical).into_response();
     }
-    let pairs = Pairs::new(&query);
     let (title, content) = key::content(&console.0, &pairs).await;
-    console.page(Tab::Rules, &title, &content).await
+    console.page(Tab::RULES, &title, &content).await
 }
 
 async fn files(State(console): State<Console>) -> Response {
     let content = files::content(&console.0).await;
-    console.tab(Tab::Files, &content).await
+    console.tab(Tab::FILES, &content).await
 }
 
-async fn file(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
-    match file::content(&console.0, &query.unwrap_or_default()).await {
+async fn file(State(console): State<Console>, pairs: Pairs) -> Response {
+    match file::content(&console.0, &pairs).await {
         // The permit counts the text until the page is.
-        Ok((title, content, _reading)) => console.page(Tab::Files, &title, &content).await,
-        Err(reason) => console.not_found(Tab::Files, &reason).await,
+        Ok((title, content, _reading)) => console.page(Tab::FILES, &title, &content).await,
+        Err(reason) => console.not_found(Tab::FILES, &reason).await,
     }
 }
 
-async fn over_limit(
-    State(console): State<Console>,
-    viewer: Viewer,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let content = live::content(&console.0, &query.unwrap_or_default(), &viewer);
-    console.tab(Tab::OverLimit, &content).await
+async fn over_limit(State(console): State<Console>, viewer: Viewer, pairs: Pairs) -> Response {
+    let content = live::content(&console.0, &pairs, &viewer);
+    console.tab(Tab::OVER_LIMIT, &content).await
 }
 
 async fn budgets(State(console): State<Console>, viewer: Viewer) -> Response {
     let content = budgets::content(&console.0, &viewer).await;
-    console.tab(Tab::Budgets, &content).await
+    console.tab(Tab::BUDGETS, &content).await
 }
 
 async fn store(State(console): State<Console>) -> Response {
     let content = store::content(&console.0).await;
-    console.tab(Tab::Store, &content).await
+    console.tab(Tab::STORE, &content).await
 }
 
 async fn trial(State(console): State<Console>, viewer: Viewer) -> Response {
@@ -173,10 +160,10 @@ async fn trial(State(console): State<Console>, viewer: Viewer) -> Response {
         Some(trial) => trial::results(trial, &viewer),
         None => trial::begin(),
     };
-    console.tab(Tab::Trial, &content).await
+    console.tab(Tab::TRIAL, &content).await
 }
 
-async fn runbook(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
-    let content = runbook::content(&query.unwrap_or_default());
-    console.page(Tab::Overview, "Runbook", &content).await
+async fn runbook(State(console): State<Console>, pairs: Pairs) -> Response {
+    let content = runbook::content(&pairs);
+    console.page(Tab::OVERVIEW, "Runbook", &content).await
 }

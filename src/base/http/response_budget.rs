@@ -96,14 +96,9 @@ impl ResponseBudget {
         full: impl Fn() -> Response + Clone + Send + Sync + 'static,
     ) -> Router<S> {
         let budget = self.clone();
-        let place = {
-            let full = full.clone();
-            move |request: Request, next: Next| {
-                let budget = budget.clone();
-                let full = full.clone();
-                async move { budget.render(request, next, full).await }
-            }
-        };
+        let own = full.clone();
+        let place =
+            move |request: Request, next: Next| budget.clone().render(request, next, own.clone());
         self.counted(routes, full).route_layer(from_fn(place))
     }
 
@@ -114,14 +109,9 @@ impl ResponseBudget {
         full: impl Fn() -> Response + Clone + Send + Sync + 'static,
     ) -> Router<S> {
         let budget = self.clone();
-        routes.route_layer(from_fn(move |request: Request, next: Next| {
-            let budget = budget.clone();
-            let full = full.clone();
-            async move {
-                let held = budget.hold(next.run(request).await).await;
-                held.unwrap_or_else(|| budget.rejected(full))
-            }
-        }))
+        let count =
+            move |request: Request, next: Next| budget.clone().count(request, next, full.clone());
+        routes.route_layer(from_fn(count))
     }
 
     /// The part of the budget for this number of bytes, until it is dropped; `None` if too much of
@@ -137,8 +127,18 @@ impl ResponseBudget {
         response()
     }
 
+    async fn count(
+        self,
+        request: Request,
+        next: Next,
+        full: impl FnOnce() -> Response,
+    ) -> Response {
+        let held = self.hold(next.run(request).await).await;
+        held.unwrap_or_else(|| self.rejected(full))
+    }
+
     async fn render(
-        &self,
+        self,
         request: Request,
         next: Next,
         full: impl FnOnce() -> Response,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRef, Path, RawQuery, State};
+use axum::extract::{FromRef, Path, State};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
@@ -18,12 +18,12 @@ use crate::base::http::RemoteAddress;
 use crate::base::http::response_budget::ResponseBudget;
 use crate::base::removed::replacement;
 use crate::base::shutdown::Lifecycle;
-use crate::operator::admin::api::actions::{ActionRequest, Actions};
+use crate::operator::admin::api::actions::Actions;
 use crate::operator::admin::api::answer::{Answer, Rejected};
 use crate::operator::admin::api::change::Action;
 use crate::operator::admin::api::counters::Counters;
 use crate::operator::admin::api::rules::Rules;
-use crate::operator::admin::api::top::Top;
+use crate::operator::admin::api::top::{Top, TopQuery};
 use crate::operator::admin::api::viewer::{Viewer, Viewers};
 use crate::operator::admin::query_string::Pairs;
 use crate::operator::observe::feed::OverLimitFeed;
@@ -116,8 +116,7 @@ impl Api {
     }
 }
 
-async fn read_counter(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
-    let pairs = Pairs::new(&query.unwrap_or_default());
+async fn read_counter(State(api): State<Api>, pairs: Pairs) -> Response {
     api.respond(api.counters.read_by_query(&pairs).await)
 }
 
@@ -132,26 +131,22 @@ async fn act(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let request = ActionRequest { action, remote, headers, body };
-    api.respond(api.actions.clone().act(request).await)
+    api.respond(api.actions.clone().act(action, remote, &headers, body).await)
 }
 
 async fn follow_over_limit(State(api): State<Api>, viewer: Viewer) -> Response {
     over_limit::events(&api.feed, viewer.values, &api.lifecycle)
 }
 
-async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQuery) -> Response {
-    let query = query.unwrap_or_default();
+async fn read_top(State(api): State<Api>, viewer: Viewer, pairs: Pairs) -> Response {
+    let replica = api.replica.to_string();
     let hint = viewer.hint().map(str::to_owned);
-    let json = |answer| report::json(&TopKeys { hint, ..answer });
-    match api.top.read(&api.replica, &query, viewer.values, json).await {
-        Ok(json) => answer::found(json),
-        Err(rejected) => api.reject(rejected),
-    }
+    let json = |rules| report::json(&TopKeys { replica, hint, rules });
+    let read = async { api.top.read(TopQuery::read(&pairs)?, viewer.values, json).await };
+    read.await.map_or_else(|rejected| api.reject(rejected), answer::found)
 }
 
-async fn read_usage(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
-    let pairs = Pairs::new(&query.unwrap_or_default());
+async fn read_usage(State(api): State<Api>, pairs: Pairs) -> Response {
     api.respond(api.counters.usage(&pairs).await)
 }
 

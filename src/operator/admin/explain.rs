@@ -32,8 +32,7 @@ fn explained(rules: &LiveRules, modes: Modes, query: &Query<'_>) -> Response {
 
 /// GET: one descriptor, with an entry for each `descriptor` in the query string. Keys and values
 /// may be any bytes.
-pub(crate) fn by_query(rules: &LiveRules, modes: Modes, query: &str) -> Response {
-    let pairs = Pairs::new(query);
+pub(crate) fn by_query(rules: &LiveRules, modes: Modes, pairs: &Pairs) -> Response {
     let domain = pairs.first("domain");
     if domain.is_empty() || pairs.all("descriptor").next().is_none() {
         return bad_request(

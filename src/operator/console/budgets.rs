@@ -12,7 +12,6 @@ use crate::operator::console::rules::href_of;
 use crate::operator::console::top_keys::{key_href, name_of};
 use crate::operator::console::widgets::{bar, clamped, moment, number, table};
 use crate::operator::observe::redact::Values;
-use crate::operator::observe::top_keys::Selection;
 use crate::operator::observe::top_keys::windows::{By, Window};
 use crate::report::top::KeyHits;
 use crate::report::usage::{LimitUsage, UsagePeriod};
@@ -57,10 +56,8 @@ fn budgets(rules: &RuleSet) -> Vec<(&str, &Rule)> {
 }
 
 async fn section(parts: &Parts, domain: &str, rule: &Rule, viewer: &Viewer) -> Markup {
-    let selection =
-        Selection { domain: Some(domain.to_owned()), rule: Some(rule.path.to_string()) };
     let top = &parts.api.top;
-    let keys = top.of_rule(selection, Window::Hour, By::Hits, viewer.values).await;
+    let keys = top.of_rule(domain, &rule.path, Window::Hour, By::Hits, viewer.values).await;
     let mut rows = Vec::new();
     // Without its values it is not known which key it is.
     let known = keys.iter().flatten();

@@ -63,12 +63,7 @@ fn dialog(action: &Action, domain: &str, entries: &[[String; 2]], descriptor: &s
                 @if action.asks_for_hits {
                     label { span { "Hits" } input type="number" name="hits" min="1" value="1" required; }
                 }
-                label { span { "Token" } input type="password" name="token" required autocomplete="off"; }
-                p.error role="alert" hidden {}
-                div.actions {
-                    button type="button" data-cancel { "Cancel" }
-                    button.primary type="submit" { "Confirm" }
-                }
+                (confirmation())
             }
         }
     }
@@ -82,13 +77,20 @@ pub(crate) fn ask(name: &str, title: &str, text: &Markup) -> Markup {
             form method="dialog" {
                 h2 id=(label) { (title) }
                 p { (text) }
-                label { span { "Token" } input type="password" name="token" required autocomplete="off"; }
-                p.error role="alert" hidden {}
-                div.actions {
-                    button type="button" data-cancel { "Cancel" }
-                    button.primary type="submit" { "Confirm" }
-                }
+                (confirmation())
             }
+        }
+    }
+}
+
+/// The end of each dialog.
+fn confirmation() -> Markup {
+    html! {
+        label { span { "Token" } input type="password" name="token" required autocomplete="off"; }
+        p.error role="alert" hidden {}
+        div.actions {
+            button type="button" data-cancel { "Cancel" }
+            button.primary type="submit" { "Confirm" }
         }
     }
 }

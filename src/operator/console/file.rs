@@ -4,7 +4,6 @@
 use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
-use crate::base::text::Text;
 use crate::operator::admin::query_string::Pairs;
 use crate::operator::console::dialogs::ask;
 use crate::operator::console::files::{href_of, messages, rules_by_file};
@@ -26,11 +25,9 @@ const EDITED_BYTES_MAX: usize = 1 << 20;
 /// There is no such file.
 pub(crate) async fn content(
     parts: &Parts,
-    query: &str,
+    pairs: &Pairs,
 ) -> Result<(String, Markup, Reading), String> {
-    let pairs = Pairs::new(query);
-    let name = Text(pairs.first("name")).shown().into_owned();
-    let name = FileName::new(&name).map_err(|error| error.to_string())?;
+    let name = FileName::new(&pairs.text("name")).map_err(|error| error.to_string())?;
     let files = parts.files.clone();
     let files = files.ok_or("The rules come from a control plane, not from files.")?;
     let rules = parts.api.rules.clone();

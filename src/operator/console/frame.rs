@@ -8,12 +8,20 @@ use axum::response::{IntoResponse as _, Response};
 use http::{HeaderValue, StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::base::named_enum::named_enum;
 use crate::operator::console::runbook;
 
 const STYLE: &str = include_str!("console.css");
 const SCRIPT: &str = include_str!("console.js");
 const EDITOR: &str = include_str!("editor.js");
 const ICON: &str = include_str!("icon.svg");
+/// Their paths, types and texts.
+pub(crate) const ASSETS: [(&str, &str, &str); 4] = [
+    ("/console/console.css", "text/css; charset=utf-8", STYLE),
+    ("/console/console.js", "text/javascript; charset=utf-8", SCRIPT),
+    ("/console/editor.js", "text/javascript; charset=utf-8", EDITOR),
+    ("/console/icon.svg", "image/svg+xml", ICON),
+];
 
 /// Changes when the files do: browsers keep them for a year.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
@@ -24,19 +32,10 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 
 /// A part of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tab {
-    Overview,
-    Rules,
-    Budgets,
-    Files,
-    OverLimit,
-    Store,
-    Trial,
+pub(crate) struct Tab {
+    pub(crate) name: &'static str,
+    pub(crate) path: &'static str,
 }
-
-/// The navigation.
-const TABS: [Tab; 7] =
-    [Tab::Overview, Tab::Rules, Tab::Budgets, Tab::Files, Tab::OverLimit, Tab::Store, Tab::Trial];
 
 /// The top of every page.
 #[derive(Debug, Clone)]
@@ -50,47 +49,36 @@ pub(crate) struct Head {
     pub(crate) runbook: Option<&'static str>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Status {
-    Good,
-    Warning,
-    Bad,
+named_enum! {
+    /// How serious a state is, and the class of its color.
+    pub enum Status {
+        /// No fault.
+        Good = "good",
+        /// A fault beside which calls are decided.
+        Warning = "warning",
+        /// Calls are not decided as they should be.
+        Bad = "bad",
+    }
 }
 
 impl Tab {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Rules => "Rules",
-            Self::Budgets => "Budgets",
-            Self::Files => "Files",
-            Self::OverLimit => "Over limit",
-            Self::Store => "Store",
-            Self::Trial => "Trial",
-        }
-    }
-
-    pub(crate) const fn path(self) -> &'static str {
-        match self {
-            Self::Overview => "/",
-            Self::Rules => "/console/rules",
-            Self::Budgets => "/console/budgets",
-            Self::Files => "/console/files",
-            Self::OverLimit => "/console/over-limit",
-            Self::Store => "/console/store",
-            Self::Trial => "/console/trial",
-        }
-    }
-}
-
-impl Status {
-    pub(crate) const fn class(self) -> &'static str {
-        match self {
-            Self::Good => "good",
-            Self::Warning => "warning",
-            Self::Bad => "bad",
-        }
-    }
+    pub(crate) const OVERVIEW: Self = Self { name: "Overview", path: "/" };
+    pub(crate) const RULES: Self = Self { name: "Rules", path: "/console/rules" };
+    pub(crate) const BUDGETS: Self = Self { name: "Budgets", path: "/console/budgets" };
+    pub(crate) const FILES: Self = Self { name: "Files", path: "/console/files" };
+    pub(crate) const OVER_LIMIT: Self = Self { name: "Over limit", path: "/console/over-limit" };
+    pub(crate) const STORE: Self = Self { name: "Store", path: "/console/store" };
+    pub(crate) const TRIAL: Self = Self { name: "Trial", path: "/console/trial" };
+    /// The navigation.
+    const ALL: [Self; 7] = [
+        Self::OVERVIEW,
+        Self::RULES,
+        Self::BUDGETS,
+        Self::FILES,
+        Self::OVER_LIMIT,
+        Self::STORE,
+        Self::TRIAL,
+    ];
 }
 
 /// A page of the console.
@@ -140,12 +128,12 @@ fn top(head: &Head, current: Tab) -> Markup {
                 span { "Tollgate" }
             }
             nav aria-label="Views" {
-                @for tab in TABS {
-                    a href=(tab.path()) aria-current=[(tab == current).then_some("page")] { (tab.name()) }
+                @for tab in Tab::ALL {
+                    a href=(tab.path) aria-current=[(tab == current).then_some("page")] { (tab.name) }
                 }
             }
             div.replica #status role="status" {
-                @let class = head.status.class();
+                @let class = head.status.name();
                 @match head.runbook {
                     Some(anchor) => a.pill.(class) href=(runbook::href_of(anchor)) { (head.note) },
                     None => span.pill.(class) { (head.note) },
@@ -156,28 +144,12 @@ fn top(head: &Head, current: Tab) -> Markup {
     }
 }
 
-pub(crate) async fn style() -> Response {
-    asset("text/css; charset=utf-8", STYLE)
-}
-
-pub(crate) async fn script() -> Response {
-    asset("text/javascript; charset=utf-8", SCRIPT)
-}
-
-pub(crate) async fn editor() -> Response {
-    asset("text/javascript; charset=utf-8", EDITOR)
-}
-
 /// Runs the script of the editor on a page.
 pub(crate) fn editor_script() -> Markup {
     html! { script type="module" src={ "/console/editor.js?" (*VERSION) } {} }
 }
 
-pub(crate) async fn icon() -> Response {
-    asset("image/svg+xml", ICON)
-}
-
-fn asset(content_type: &'static str, text: &'static str) -> Response {
+pub(crate) fn asset(content_type: &'static str, text: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, content_type),
         (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),

@@ -10,7 +10,8 @@ use crate::operator::console::budgets;
 use crate::operator::console::dialogs::actions;
 use crate::operator::console::parts::Parts;
 use crate::operator::console::rules::href_of;
-use crate::operator::console::widgets::{TimeAxis, bar, chart, clamped, duration, encoded, number};
+use crate::operator::console::top_keys::key_href;
+use crate::operator::console::widgets::{TimeAxis, bar, chart, clamped, duration, number};
 use crate::operator::observe::history::{Bar, Chart};
 use crate::operator::observe::top_keys::windows::HISTORY_SLOT_MINUTES;
 use crate::report::counter::{CountedIn, CounterLimit, CounterView};
@@ -20,7 +21,7 @@ use crate::rules::{Entry, Query, plan};
 
 /// The title and the content.
 pub(crate) async fn content(parts: &Parts, pairs: &Pairs) -> (String, Markup) {
-    let domain = Text(pairs.first("domain")).shown();
+    let domain = pairs.text("domain");
     let entries: Vec<String> = pairs.all("e").map(|entry| Text(entry).to_string()).collect();
     let title = entries.join(", ");
     let counters = &parts.api.counters;
@@ -59,17 +60,11 @@ fn descriptor(pairs: &Pairs) -> Vec<[String; 2]> {
 }
 
 /// The URL of this view for pairs of `k` and `v`, as a form sends them.
-pub(crate) fn canonical(query: &str) -> Option<String> {
-    let pairs = Pairs::new(query);
+pub(crate) fn canonical(pairs: &Pairs) -> Option<String> {
     pairs.all("k").next()?;
-    let domain = encoded(&Text(pairs.first("domain")).shown());
     let entries = pairs.all("k").zip(pairs.all("v"));
-    let entries = entries.map(|(key, value)| {
-        let entry = format!("{}={}", Text(key), Text(value));
-        format!("&e={}", encoded(&entry))
-    });
-    let entries: String = entries.collect();
-    Some(format!("/console/key?domain={domain}{entries}"))
+    let entries = entries.map(|(key, value)| [key, value].map(|part| Text(part).to_string()));
+    Some(key_href(&pairs.text("domain"), &entries.collect::<Vec<_>>()))
 }
 
 fn shown(counter: &CounterView, this_replica: &str) -> Markup {

@@ -3,7 +3,6 @@
 
 use maud::{Markup, html};
 
-use crate::base::text::Text;
 use crate::operator::admin::api::viewer::Viewer;
 use crate::operator::admin::query_string::Pairs;
 use crate::operator::console::dialogs::hidden_values;
@@ -11,51 +10,34 @@ use crate::operator::console::frame::Tab;
 use crate::operator::console::parts::Parts;
 use crate::operator::observe::redact::Values;
 
-/// What the page is limited to, as it is in the URL. Empty texts include everything.
-#[derive(Debug, Clone)]
-struct Filter {
-    domain: String,
-    /// The path of a rule.
-    rule: String,
-    /// `KEY` or `KEY=VALUE` of an entry.
-    key: String,
-}
+/// What the page is limited to, as it is in the URL: the name of the parameter, its label and an
+/// example. Empty texts include everything.
+const FILTERS: [(&str, &str, &str); 3] = [
+    ("domain", "Domain", "shop"),
+    ("rule", "Rule", "shop.user"),
+    ("key", "Key", "user or user=ann"),
+];
 
-pub(crate) fn content(parts: &Parts, query: &str, viewer: &Viewer) -> Markup {
-    let filter = Filter::of(&Pairs::new(query));
+pub(crate) fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> Markup {
     html! {
         div.heading {
             h1 { "Over limit" }
             p.dim #feed-state role="status" { "The feed needs JavaScript." }
             button #feed-pause type="button" aria-pressed="false" hidden { "Pause" }
         }
-        (form(&filter))
-        (feed(parts, &filter, viewer.values))
+        (form(pairs))
+        (feed(parts, pairs, viewer.values))
         (hidden_values(viewer))
     }
 }
 
-impl Filter {
-    fn of(pairs: &Pairs) -> Self {
-        let [domain, rule, key] =
-            ["domain", "rule", "key"].map(|name| Text(pairs.first(name)).shown().into_owned());
-        Self { domain, rule, key }
-    }
-
-    fn parameters(&self) -> [(&str, &str); 3] {
-        let Self { domain, rule, key } = self;
-        [("domain", domain), ("rule", rule), ("key", key)]
-    }
-}
-
-fn form(filter: &Filter) -> Markup {
-    let labels = [("Domain", "shop"), ("Rule", "shop.user"), ("Key", "user or user=ann")];
+fn form(pairs: &Pairs) -> Markup {
     html! {
-        form.filters role="search" action=(Tab::OverLimit.path()) {
-            @for ((name, value), (label, example)) in filter.parameters().iter().zip(labels) {
+        form.filters role="search" action=(Tab::OVER_LIMIT.path) {
+            @for (name, label, example) in FILTERS {
                 label {
                     (label)
-                    input type="search" name=(name) value=(value) placeholder=(example)
+                    input type="search" name=(name) value=(pairs.text(name)) placeholder=(example)
                         autocomplete="off" spellcheck="false";
                 }
             }
@@ -64,9 +46,9 @@ fn form(filter: &Filter) -> Markup {
     }
 }
 
-fn feed(parts: &Parts, filter: &Filter, values: Values) -> Markup {
+fn feed(parts: &Parts, pairs: &Pairs, values: Values) -> Markup {
     let columns = ["Time", "Rule", "Key", "Limit", "Retry after", "Decided by"];
-    let Filter { domain, rule, key } = filter;
+    let [domain, rule, key] = FILTERS.map(|(name, ..)| pairs.text(name));
     html! {
         p.lead { "Requests over limit of " (parts.this_replica()) ", as they are decided; above 10 a second of all rules, a sample." }
         div.scroll tabindex="0" {

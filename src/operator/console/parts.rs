@@ -104,17 +104,6 @@ const REJECTED: RulesFault = RulesFault {
     anchor: "tollgaterulesrejected",
 };
 
-/// Whether the servers of the store reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StoreStatus {
-    Memory,
-    /// No servers are known yet.
-    Unknown,
-    All,
-    /// Servers that are unreachable, and all of them.
-    Without(usize, usize),
-}
-
 impl Parts {
     /// Whose numbers a page shows, such as `this replica, one of 3`.
     pub(crate) fn this_replica(&self) -> String {
@@ -237,12 +226,12 @@ impl Parts {
     /// The worst fault of the store, on all pages in the same color and words, and its section of
     /// the runbook.
     fn store_fault(&self, nodes: &[NodeStatus]) -> Option<(Status, String, &'static str)> {
-        let store = self.store_status(nodes);
-        match (self.lifecycle.state().store_problem, store.anchor()) {
+        let (store, anchor) = self.store_status(nodes);
+        match (self.lifecycle.state().store_problem, anchor) {
             (Some(problem), _) if problem.is_undecided => {
                 Some((Status::Bad, problem.summary, problem.runbook))
             }
-            (_, Some(anchor)) => Some((Status::Bad, format!("store {}", store.text()), anchor)),
+            (_, Some(anchor)) => Some((Status::Bad, format!("store {store}"), anchor)),
             (Some(problem), None) => Some((Status::Warning, problem.summary, problem.runbook)),
             (None, None) => None,
         }
@@ -252,43 +241,30 @@ impl Parts {
     pub(crate) fn store_state(&self, nodes: &[NodeStatus]) -> Markup {
         let (status, text) = match self.store_fault(nodes) {
             Some((status, text, _)) => (status, text),
-            None => (Status::Good, self.store_status(nodes).text()),
+            None => (Status::Good, self.store_status(nodes).0),
         };
         let since = self.watch.undecided_since().map(Time::to_minute_of_day);
         html! {
-            span.state.(status.class()) { (text) @if let Some(since) = since { " since " (since) } }
+            span.state.(status.name()) { (text) @if let Some(since) = since { " since " (since) } }
         }
     }
 
-    pub(crate) fn store_status(&self, nodes: &[NodeStatus]) -> StoreStatus {
+    /// Whether the servers of the store reply, and the section of the runbook about a fault.
+    pub(crate) fn store_status(&self, nodes: &[NodeStatus]) -> (String, Option<&'static str>) {
         let missing = nodes.iter().filter(|node| node.ping.is_err()).count();
-        match &self.backend {
-            Backend::Memory(_) => StoreStatus::Memory,
-            Backend::Redis(_) if nodes.is_empty() => StoreStatus::Unknown,
-            Backend::Redis(_) if missing > 0 => StoreStatus::Without(missing, nodes.len()),
-            Backend::Redis(_) => StoreStatus::All,
-        }
-    }
-}
-
-impl StoreStatus {
-    /// Its section of the runbook; `None` without a fault.
-    pub(crate) const fn anchor(self) -> Option<&'static str> {
-        match self {
-            Self::Memory | Self::All => None,
-            Self::Unknown => Some("tollgatestorenonodes"),
-            Self::Without(..) => Some("tollgatestorenodeunavailable"),
-        }
-    }
-
-    pub(crate) fn text(self) -> String {
-        match self {
-            Self::Memory => COUNTS_ALONE.to_owned(),
-            Self::Unknown => "unreachable: no server found yet".to_owned(),
-            Self::All => "reachable".to_owned(),
-            Self::Without(1, 1) => "unreachable".to_owned(),
-            Self::Without(missing, all) => format!("unreachable: {missing} of {all} servers"),
-        }
+        let unavailable = Some("tollgatestorenodeunavailable");
+        let (text, anchor) = match (&self.backend, missing, nodes.len()) {
+            (Backend::Memory(_), ..) => (COUNTS_ALONE, None),
+            (Backend::Redis(_), _, 0) => {
+                ("unreachable: no server found yet", Some("tollgatestorenonodes"))
+            }
+            (Backend::Redis(_), 0, _) => ("reachable", None),
+            (Backend::Redis(_), 1, 1) => ("unreachable", unavailable),
+            (Backend::Redis(_), missing, all) => {
+                return (format!("unreachable: {missing} of {all} servers"), unavailable);
+            }
+        };
+        (text.to_owned(), anchor)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use maud::{Markup, html};
 
-use crate::base::text::Text;
 use crate::limiter::Modes;
 use crate::limits::check::LeaseEvent;
 use crate::operator::admin::api::viewer::Viewer;
@@ -18,11 +17,10 @@ use crate::rules::{Descriptor, Entry, OnLimit, OnStoreError, Query, Rule, RuleSe
 /// The title and the content; `None` without such a rule.
 pub(crate) async fn content(
     parts: &Parts,
-    query: &str,
+    pairs: &Pairs,
     viewer: &Viewer,
 ) -> Option<(String, Markup)> {
-    let pairs = Pairs::new(query);
-    let [domain, path] = ["domain", "rule"].map(|name| Text(pairs.first(name)).shown());
+    let [domain, path] = ["domain", "rule"].map(|name| pairs.text(name));
     let rules = parts.rules_in_force()?;
     let usages = parts.usages().await;
     let nodes = find(&rules, &domain, &path)?;
@@ -34,7 +32,7 @@ pub(crate) async fn content(
     let since = parts.since_start(&parts.metrics.snapshot());
     let this_replica = parts.this_replica();
     let open: Vec<bool> = nodes.iter().map(|node| !is_fixed(node)).collect();
-    let top = top_keys::section(parts, &pairs, &domain, &path, &open, viewer).await;
+    let top = top_keys::section(parts, pairs, &domain, &path, &open, viewer).await;
     let content = html! {
         p.crumbs { a href="/console/rules" { "Rules" } " / " (domain) }
         h1 { (path) }

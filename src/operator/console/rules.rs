@@ -6,7 +6,6 @@ use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
 use crate::base::named_enum::named_enum;
-use crate::base::text::Text;
 use crate::operator::admin::query_string::Pairs;
 use crate::operator::console::parts::{Parts, Usages};
 use crate::operator::console::widgets::{bar, encoded, number, over_limit};
@@ -43,11 +42,10 @@ struct Row<'r> {
     hits: Option<Bar>,
 }
 
-pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
-    let pairs = Pairs::new(query);
+pub(crate) async fn content(parts: &Parts, pairs: &Pairs) -> Markup {
     let filter = Filter {
-        search: Text(pairs.first("q")).shown().into_owned(),
-        order: Text(pairs.first("sort")).to_string().parse().unwrap_or(Order::Path),
+        search: pairs.text("q").into_owned(),
+        order: pairs.text("sort").parse().unwrap_or(Order::Path),
     };
     let Some(rules) = parts.rules_in_force() else {
         return html! { h1 { "Rules" } p.empty { "No rules are loaded." } };

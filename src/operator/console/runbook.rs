@@ -9,8 +9,8 @@ use crate::operator::admin::query_string::Pairs;
 const PAGE: &str = include_str!(concat!(env!("OUT_DIR"), "/operations.html"));
 
 /// With `text=no` the page is left out: the script has it already.
-pub(crate) fn content(query: &str) -> Markup {
-    let is_refresh = Pairs::new(query).first("text") == b"no";
+pub(crate) fn content(pairs: &Pairs) -> Markup {
+    let is_refresh = pairs.first("text") == b"no";
     html! {
         div.runbook #runbook data-keep data-refresh="/console/runbook?text=no" {
             @if !is_refresh { (PreEscaped(PAGE)) }

@@ -24,7 +24,7 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
         dl.tiles {
             (tile("State", &parts.store_state(&nodes), &html! {
                 (parts.backend)
-                @if let Some(anchor) = parts.store_status(&nodes).anchor() { ". " (runbook::link(anchor)) }
+                @if let (_, Some(anchor)) = parts.store_status(&nodes) { ". " (runbook::link(anchor)) }
             }))
             @match &parts.backend {
                 Backend::Memory(_) => (memory(&snapshot)),

@@ -2,7 +2,6 @@
 
 use maud::{Markup, html};
 
-use crate::base::text::Text;
 use crate::operator::admin::api::viewer::Viewer;
 use crate::operator::admin::query_string::Pairs;
 use crate::operator::console::dialogs::hidden_values;
@@ -10,7 +9,6 @@ use crate::operator::console::parts::Parts;
 use crate::operator::console::rules::href_of;
 use crate::operator::console::widgets::{clamped, encoded, number, percent, table};
 use crate::operator::observe::redact::Values;
-use crate::operator::observe::top_keys::Selection;
 use crate::operator::observe::top_keys::windows::{By, Window};
 use crate::report::top::KeyHits;
 
@@ -30,11 +28,9 @@ pub(crate) async fn section(
     open: &[bool],
     viewer: &Viewer,
 ) -> Markup {
-    let parameter = |name| Text(pairs.first(name)).shown();
-    let window = parameter("window").parse().unwrap_or(Window::Hour);
-    let by = parameter("by").parse().unwrap_or(By::OverLimit);
-    let selection = Selection { domain: Some(domain.to_owned()), rule: Some(rule.to_owned()) };
-    let keys = parts.api.top.of_rule(selection, window, by, viewer.values).await;
+    let window = pairs.text("window").parse().unwrap_or(Window::Hour);
+    let by = pairs.text("by").parse().unwrap_or(By::OverLimit);
+    let keys = parts.api.top.of_rule(domain, rule, window, by, viewer.values).await;
     let href = |window: Window, by: By| {
         let window = window.name();
         let by = by.name();

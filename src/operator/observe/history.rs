@@ -143,7 +143,11 @@ impl History {
             ticks.tick().await;
             let second = self.0.clock.now().as_micros() / MICROS_PER_SECOND;
             let calls = totals(&self.0.responses.totals());
-            self.0.kept.lock().keep_second(second, calls);
+            {
+                let kept = &mut *self.0.kept.lock();
+                kept.seconds.keep(second, calls);
+                kept.second = second;
+            }
             if !tick.is_multiple_of(TICKS_OF_SAMPLE) {
                 continue;
             }
@@ -244,11 +248,6 @@ impl History {
 }
 
 impl Kept {
-    fn keep_second(&mut self, second: u64, calls: [u64; 3]) {
-        self.seconds.keep(second, calls);
-        self.second = second;
-    }
-
     fn add(&mut self, sample: Sample) {
         let is_late = |first: &Sample| sample.at.since(first.at) > RECENT;
         while self.samples.front().is_some_and(is_late) {

@@ -28,17 +28,9 @@ const BODY_BYTES_MAX: usize = 16 << 10;
 pub(crate) struct Actions {
     counters: Arc<Counters>,
     token: Arc<TokenCheck>,
-    outcomes: Outcomes,
+    /// By [`Action`].
+    outcomes: [Outcomes; Action::ALL.len()],
     tasks: TaskTracker,
-}
-
-/// A request for an action.
-#[derive(Debug)]
-pub(crate) struct ActionRequest {
-    pub(crate) action: Action,
-    pub(crate) remote: Option<IpAddr>,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Body,
 }
 
 impl Actions {
@@ -47,7 +39,7 @@ impl Actions {
         Self {
             counters,
             token,
-            outcomes: Outcomes::new(&Action::ALL.map(Action::name), metrics),
+            outcomes: Action::ALL.map(|action| Outcomes::new(action.name(), metrics)),
             tasks: TaskTracker::new(),
         }
     }
@@ -58,10 +50,15 @@ impl Actions {
     }
 
     /// Does an action, even if its caller goes away meanwhile.
-    pub(crate) async fn act(self: Arc<Self>, request: ActionRequest) -> Answer<CounterChange> {
-        let action = request.action;
+    pub(crate) async fn act(
+        self: Arc<Self>,
+        action: Action,
+        remote: Option<IpAddr>,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Answer<CounterChange> {
         let actions = self.clone();
-        let answer = match actions.read(request).await {
+        let answer = match actions.read(action, remote, headers, body).await {
             Err(rejected) => Err(rejected),
             Ok(change) => {
                 let act = async move { actions.change(&change).await };
@@ -73,15 +70,20 @@ impl Actions {
             }
         };
         if let Err(rejected) = &answer {
-            self.outcomes.count(action.name(), ActionOutcome::of(rejected.status));
+            self.outcomes[action as usize].count(ActionOutcome::of(rejected.status));
         }
         answer
     }
 
     /// Authorizes a request, and reads the change.
-    async fn read(&self, request: ActionRequest) -> Result<CounterAction, Rejected> {
-        let ActionRequest { action, remote, headers, body } = request;
-        self.token.authorize(&headers, remote)?;
+    async fn read(
+        &self,
+        action: Action,
+        remote: Option<IpAddr>,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<CounterAction, Rejected> {
+        self.token.authorize(headers, remote)?;
         let body = read_body(body, BODY_BYTES_MAX, |_| true).await?;
         CounterAction::read(action, &body, remote)
     }
@@ -104,7 +106,7 @@ impl Actions {
         let before = json(&changed.before);
         let after = json(&changed.after);
         tracing::info!(target: AUDIT, action, remote, domain, descriptor, limit, hits, before, after, "admin action");
-        self.outcomes.count(action, ActionOutcome::Done);
+        self.outcomes[change.action as usize].count(ActionOutcome::Done);
         Ok(changed)
     }
 }

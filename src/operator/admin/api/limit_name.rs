@@ -4,14 +4,13 @@ use std::ptr;
 
 use http::StatusCode;
 
-use crate::base::text::Text;
 use crate::operator::admin::api::answer::Rejected;
 use crate::operator::admin::query_string::Pairs;
 use crate::rules::{Link, Step};
 
 /// The name of a limit in a query string.
 pub(super) fn limit_of(pairs: &Pairs) -> Option<String> {
-    let name = Text(pairs.first("limit")).shown();
+    let name = pairs.text("limit");
     (!name.is_empty()).then(|| name.into_owned())
 }
 

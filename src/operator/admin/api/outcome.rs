@@ -36,14 +36,14 @@ impl ActionOutcome {
     }
 }
 
-/// The outcomes of some actions.
+/// The outcomes of an action.
 #[derive(Debug)]
-pub(crate) struct Outcomes(Vec<(&'static str, [Counter; ActionOutcome::ALL.len()])>);
+pub(crate) struct Outcomes([Counter; ActionOutcome::ALL.len()]);
 
 impl Outcomes {
-    /// Registers the metric for actions of these names.
-    pub(crate) fn new(actions: &[&'static str], metrics: &Metrics) -> Self {
-        let counter = |action: &'static str, outcome: ActionOutcome| {
+    /// Registers the metric for an action of this name.
+    pub(crate) fn new(action: &'static str, metrics: &Metrics) -> Self {
+        Self(ActionOutcome::ALL.map(|outcome| {
             metrics.counter_with(
                 "tollgate_admin_actions_total",
                 "Requests to reset a counter, to grant hits or to replace a rules file, by outcome: done, \
@@ -51,18 +51,10 @@ impl Outcomes {
                  is configured, or rules files are not writable), throttled (too many wrong tokens), rejected (invalid, no rule, or a rules file that was changed meanwhile), or failed (the store, the file system, or the reload).",
                 &[("action", action), ("outcome", outcome.name())],
             )
-        };
-        let of_action = |&action: &&'static str| {
-            let outcomes = ActionOutcome::ALL.map(|outcome| counter(action, outcome));
-            (action, outcomes)
-        };
-        Self(actions.iter().map(of_action).collect())
+        }))
     }
 
-    pub(crate) fn count(&self, action: &str, outcome: ActionOutcome) {
-        let known = self.0.iter().find(|(known, _)| *known == action);
-        if let Some((_, outcomes)) = known {
-            outcomes[outcome as usize].inc();
-        }
+    pub(crate) fn count(&self, outcome: ActionOutcome) {
+        self.0[outcome as usize].inc();
     }
 }

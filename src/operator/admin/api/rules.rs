@@ -54,7 +54,7 @@ impl Rules {
         Self {
             files,
             token,
-            outcomes: Outcomes::new(&[PUT], metrics),
+            outcomes: Outcomes::new(PUT, metrics),
             tasks: TaskTracker::new(),
             list,
         }
@@ -138,7 +138,7 @@ impl Rules {
             Ok(_) => ActionOutcome::Done,
             Err(rejected) => ActionOutcome::of(rejected.status),
         };
-        self.outcomes.count(PUT, outcome);
+        self.outcomes.count(outcome);
         answer
     }
 

@@ -3,13 +3,12 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 use crate::base::http::response_budget::{ResponseBudget, place_of};
 use crate::base::removed::replacement;
-use crate::base::text::Text;
 use crate::operator::admin::api::answer::{self, Rejected};
 use crate::operator::admin::api::top_sums::Sums;
 use crate::operator::admin::query_string::Pairs;
@@ -17,7 +16,7 @@ use crate::operator::observe::redact::{Redacted, Values};
 use crate::operator::observe::top_keys::windows::{By, Window};
 use crate::operator::observe::top_keys::{RuleKeys, Selection, TopKeys};
 use crate::report::counter::Entries;
-use crate::report::top::{KeyHits, TopKeys as TopAnswer};
+use crate::report::top::{KeyHits, RuleHits};
 use crate::rules::{Descriptor, LiveRules, Query};
 
 /// Answers of `/api/v1/top` that are prepared at a time: the keys of thousands of rules take tens
@@ -37,18 +36,10 @@ pub(crate) struct Top {
 }
 
 /// The parameters of a request.
-struct TopQuery {
+pub(crate) struct TopQuery {
     selection: Selection,
     window: Window,
     by: By,
-}
-
-/// Hits of this process, and the permit that counts them among those in memory.
-#[derive(Default)]
-struct Prepared {
-    sums: Sums,
-    /// `None` only at the end of the process.
-    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Top {
@@ -62,77 +53,62 @@ impl Top {
         }
     }
 
-    /// The answer to a GET with this query string, as `show` shows it.
-    pub(crate) async fn read<T: Default + Send + 'static>(
-        self: &Arc<Self>,
-        replica: &str,
-        query: &str,
-        values: Values,
-        show: impl FnOnce(TopAnswer) -> T + Send + 'static,
-    ) -> Result<T, Rejected> {
-        let query = TopQuery::read(query)?;
-        let prepared = self.sums(query.selection, query.window, values).await?;
-        let replica = replica.to_owned();
-        let shown = move || {
-            let Prepared { sums, permit } = prepared;
-            let rules = sums.first(query.by);
-            (show(TopAnswer { replica, rules, hint: None }), permit)
-        };
-        let (shown, _permit) = spawn_blocking(shown).await.unwrap_or_default();
-        Ok(shown)
-    }
-
     /// The keys of one rule of this process.
     pub(crate) async fn of_rule(
         self: &Arc<Self>,
-        selection: Selection,
+        domain: &str,
+        rule: &str,
         window: Window,
         by: By,
         values: Values,
     ) -> Result<Vec<KeyHits>, Rejected> {
-        let prepared = self.sums(selection, window, values).await?;
-        let rule = prepared.sums.first(by).into_iter().next();
-        Ok(rule.map_or_else(Vec::new, |rule| rule.keys))
+        let [domain, rule] = [domain, rule].map(|name| Some(name.to_owned()));
+        let query = TopQuery { selection: Selection { domain, rule }, window, by };
+        let keys = |rules: Vec<RuleHits>| rules.into_iter().next().map(|rule| rule.keys);
+        Ok(self.read(query, values, keys).await?.unwrap_or_default())
     }
 
-    /// The hits that this process counted. Reads keys on other threads: they may be many, and this
-    /// one answers liveness probes. What was begun is finished, even if its request is cancelled
-    /// meanwhile. Requests of clients that are gone may wait: the end of a connection is not
-    /// noticed behind a pipelined request.
-    async fn sums(
+    /// The hits that this process counted, as `show` shows them. Reads keys on other threads: they
+    /// may be many, and this one answers liveness probes. What was begun is finished, even if its
+    /// request is cancelled meanwhile. Requests of clients that are gone may wait: the end of a
+    /// connection is not noticed behind a pipelined request.
+    pub(crate) async fn read<T: Default + Send + 'static>(
         self: &Arc<Self>,
-        selection: Selection,
-        window: Window,
+        query: TopQuery,
         values: Values,
-    ) -> Result<Prepared, Rejected> {
+        show: impl FnOnce(Vec<RuleHits>) -> T + Send + 'static,
+    ) -> Result<T, Rejected> {
         let permit = place_of(&self.queries).await;
         if permit.is_none() {
             return Err(self.responses.rejected(answer::full));
         }
         let top = self.clone();
         let prepare = async move {
-            let read = top.keys.read(selection, window).await;
-            let add = move || {
-                let mut sums = Sums::default();
-                for rule in &read {
-                    top.add(&mut sums, rule, values);
-                }
-                Prepared { sums, permit }
+            let read = top.keys.read(query.selection, query.window).await;
+            let sum = move || {
+                let rules = read.iter().filter_map(|rule| top.first(rule, query.by, values));
+                // The permit counts the hits until they are shown.
+                (show(rules.collect()), permit)
             };
-            spawn_blocking(add).await.unwrap_or_default()
+            spawn_blocking(sum).await.unwrap_or_default()
         };
-        Ok(self.tasks.spawn(prepare).await.unwrap_or_default())
+        let (shown, _permit) = self.tasks.spawn(prepare).await.unwrap_or_default();
+        Ok(shown)
     }
 
-    fn add(&self, sums: &mut Sums, rule: &RuleKeys, values: Values) {
+    /// The first keys of a rule; `None` without hits.
+    fn first(&self, rule: &RuleKeys, by: By, values: Values) -> Option<RuleHits> {
+        let mut sums = Sums::default();
         for key in &rule.keys {
             let query = Query::of(&*rule.domain, Descriptor::new(key.entries.iter()));
             // Without rules those that counted it were withdrawn.
-            let Some(shown) = self.shown(&query, values) else {
-                continue;
-            };
-            sums.add(&rule.domain, &rule.rule, shown, key.counts);
+            if let Some(shown) = self.shown(&query, values) {
+                sums.add(shown, key.counts);
+            }
         }
+        let keys = sums.first(by);
+        let [domain, rule] = [&*rule.domain, &*rule.rule].map(str::to_owned);
+        (!keys.is_empty()).then_some(RuleHits { domain, rule, keys })
     }
 
     /// `None` if values cannot be left out, because there are no rules.
@@ -152,28 +128,23 @@ fn key_of(query: &Query<'_>) -> Entries {
 }
 
 impl TopQuery {
-    fn read(query: &str) -> Result<Self, Rejected> {
-        let pairs = Pairs::new(query);
-        reject_removed(&pairs, "scope")?;
-        let text = |name: &str| {
-            let value = pairs.first(name);
-            (!value.is_empty()).then(|| Text(value).shown().into_owned())
-        };
+    pub(crate) fn read(pairs: &Pairs) -> Result<Self, Rejected> {
+        reject_removed(pairs, "scope")?;
+        let text = |name| Some(pairs.text(name).into_owned()).filter(|text| !text.is_empty());
         Ok(Self {
             selection: Selection { domain: text("domain"), rule: text("rule") },
-            window: one_of(&pairs, "window", Window::Minute)?,
-            by: one_of(&pairs, "by", By::OverLimit)?,
+            window: one_of(pairs, "window", Window::Minute)?,
+            by: one_of(pairs, "by", By::OverLimit)?,
         })
     }
 }
 
 /// Rejects a parameter of earlier versions.
 pub(crate) fn reject_removed(pairs: &Pairs, name: &str) -> Result<(), Rejected> {
-    let value = Text(pairs.first(name)).shown();
+    let value = pairs.text(name);
     let written = [format!("{name}="), format!("{name}={value}")];
-    let removed = written.iter().filter(|_| !value.is_empty());
-    let mut removed = removed.filter_map(|written| Some((written, replacement(written)?)));
-    match removed.next() {
+    let removed = written.iter().find_map(|written| Some((written, replacement(written)?)));
+    match removed.filter(|_| !value.is_empty()) {
         None => Ok(()),
         Some((written, replacement)) => {
             Err(Rejected::bad_request(format!("unknown parameter {written}; {replacement}")))
@@ -187,7 +158,7 @@ pub(crate) fn one_of<T: FromStr<Err = String>>(
     name: &str,
     default: T,
 ) -> Result<T, Rejected> {
-    let value = Text(pairs.first(name)).shown();
+    let value = pairs.text(name);
     if value.is_empty() {
         return Ok(default);
     }
@@ -218,7 +189,10 @@ mod tests {
     async fn queries_do_not_wait_for_others_for_ever() {
         let metrics = Metrics::new();
         let top = top(&metrics);
-        let read = async || top.read("a", "", Values::Clear, |answer| answer.rules.len()).await;
+        let read = async || {
+            let query = TopQuery::read(&Pairs::new("")).unwrap_or_else(|error| panic!("{error:?}"));
+            top.read(query, Values::Clear, |rules| rules.len()).await
+        };
         let other = top.queries.clone().acquire_owned().await;
         let rejected = timeout(Duration::from_secs(6), read()).await;
         let rejected = rejected.expect("it waits for 5 s").err();
@@ -232,13 +206,14 @@ mod tests {
 
     #[test]
     fn parameters_are_read() {
-        let query = TopQuery::read("domain=a%26b&rule=r+s&window=60m");
+        let read = |query| TopQuery::read(&Pairs::new(query));
+        let query = read("domain=a%26b&rule=r+s&window=60m");
         let query = query.unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let Selection { domain, rule } = &query.selection;
         assert_eq!((domain.as_deref(), rule.as_deref()), (Some("a&b"), Some("r s")));
         assert_eq!((query.window, query.by), (Window::Hour, By::OverLimit));
         for invalid in ["window=2m", "by=keys", "scope=fleet"] {
-            assert!(TopQuery::read(invalid).is_err(), "{invalid}");
+            assert!(read(invalid).is_err(), "{invalid}");
         }
     }
 }

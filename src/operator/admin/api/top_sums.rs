@@ -1,42 +1,34 @@
 //! Sums of the hits of keys: those whose values are dropped are one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use crate::operator::observe::top_keys::windows::By;
 use crate::report::counter::Entries;
-use crate::report::top::{KeyHits, RuleHits, TOP_KEYS_MAX};
+use crate::report::top::{KeyHits, TOP_KEYS_MAX};
 use crate::rules::stats::counts::HitCounts;
 
-/// Hits of keys.
+/// Hits of the keys of a rule.
 #[derive(Debug, Default)]
-pub(crate) struct Sums {
-    /// By domain and rule, and by key.
-    hits: BTreeMap<(String, String), HashMap<Entries, HitCounts>>,
-}
+pub(crate) struct Sums(HashMap<Entries, HitCounts>);
 
 impl Sums {
-    pub(crate) fn add(&mut self, domain: &str, rule: &str, key: Entries, counts: HitCounts) {
-        let of_rule = self.hits.entry((domain.to_owned(), rule.to_owned()));
-        let of_key = of_rule.or_default().entry(key).or_default();
-        of_key.add(counts);
+    pub(crate) fn add(&mut self, key: Entries, counts: HitCounts) {
+        self.0.entry(key).or_default().add(counts);
     }
 
-    /// The first keys of each rule, those without hits left out. Rules without keys are left out.
-    pub(crate) fn first(self, by: By) -> Vec<RuleHits> {
-        let rules = self.hits.into_iter().filter_map(|((domain, rule), keys)| {
-            let keys = keys.into_iter();
-            let keys =
-                keys.map(|(key, HitCounts { hits, over_limit })| KeyHits { key, hits, over_limit });
-            let mut keys: Vec<_> = keys.filter(|key| by.of(key.counts()) > 0).collect();
-            keys.sort_unstable_by(|one, other| {
-                let order = |key: &KeyHits| (by.of(key.counts()), key.hits);
-                let by_hits = order(other).cmp(&order(one));
-                by_hits.then_with(|| one.key.cmp(&other.key))
-            });
-            keys.truncate(TOP_KEYS_MAX);
-            (!keys.is_empty()).then_some(RuleHits { domain, rule, keys })
+    /// The first keys, those without hits left out.
+    pub(crate) fn first(self, by: By) -> Vec<KeyHits> {
+        let keys = self.0.into_iter();
+        let keys =
+            keys.map(|(key, HitCounts { hits, over_limit })| KeyHits { key, hits, over_limit });
+        let mut keys: Vec<_> = keys.filter(|key| by.of(key.counts()) > 0).collect();
+        keys.sort_unstable_by(|one, other| {
+            let order = |key: &KeyHits| (by.of(key.counts()), key.hits);
+            let by_hits = order(other).cmp(&order(one));
+            by_hits.then_with(|| one.key.cmp(&other.key))
         });
-        rules.collect()
+        keys.truncate(TOP_KEYS_MAX);
+        keys
     }
 }
 
@@ -48,12 +40,8 @@ mod tests {
         KeyHits { key: vec![["user".to_owned(), value.to_owned()]], hits, over_limit }
     }
 
-    fn answer(keys: &[KeyHits]) -> Vec<RuleHits> {
-        vec![RuleHits { domain: "d".to_owned(), rule: "d.user".to_owned(), keys: keys.to_vec() }]
-    }
-
     fn add(sums: &mut Sums, key: &KeyHits) {
-        sums.add("d", "d.user", key.key.clone(), key.counts());
+        sums.add(key.key.clone(), key.counts());
     }
 
     #[test]
@@ -69,7 +57,7 @@ mod tests {
             for key in &counted {
                 add(&mut sums, key);
             }
-            assert_eq!(sums.first(by), answer(&expected));
+            assert_eq!(sums.first(by), expected);
         }
     }
 
@@ -79,6 +67,6 @@ mod tests {
         for _ in 0..3 {
             add(&mut sums, &key("ann", u64::MAX, 1));
         }
-        assert_eq!(sums.first(By::Hits), answer(&[key("ann", u64::MAX, 3)]));
+        assert_eq!(sums.first(By::Hits), [key("ann", u64::MAX, 3)]);
     }
 }
