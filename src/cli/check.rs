@@ -9,8 +9,8 @@ use crate::cli::check::report::Report;
 use crate::cli::input::{Input, compile_options};
 use crate::cli::output::{CliError, counted};
 use crate::report::Severity;
+use crate::rules::config;
 use crate::rules::config::error::in_file_order;
-use crate::rules::config::{self, Source};
 use crate::rules::source::settings::Reading;
 
 mod environment;
@@ -93,12 +93,7 @@ fn check(input: Input, reading: &Reading, environment: &Environment) -> Result<R
         }
     }
     if report.files == 0 {
-        let place = Source {
-            name: input.name.as_str().into(),
-            path: input.name.as_str().into(),
-            text: "".into(),
-        };
-        report.add(Severity::Warning, notes::nothing_limited(&place));
+        report.add(Severity::Warning, vec![notes::nothing_limited(&input.name)]);
     }
     report.name = input.name;
     report.quoted = input.quoted;

@@ -73,5 +73,5 @@ fn text(report: &EffectiveSettings) -> String {
         vec![name.clone(), source.name().to_owned(), Escaped(value).to_string()]
     });
     let warnings = report.warnings.iter().map(|warning| format!("warning: {}\n", Escaped(warning)));
-    table(3, &rows.collect::<Vec<_>>()) + &warnings.collect::<String>()
+    table(3, &[], rows) + &warnings.collect::<String>()
 }

@@ -188,7 +188,7 @@ pub(crate) fn read<T: DeserializeOwned>(
 
 /// A counter, a line for each field.
 pub(crate) fn counter_text(counter: &CounterView) -> String {
-    table(2, &fields(counter).map(|(name, value)| vec![name.to_owned(), value]))
+    table(2, &[], fields(counter).map(|(name, value)| vec![name.to_owned(), value]))
 }
 
 /// A counter before and after a change.
@@ -196,16 +196,12 @@ fn change_text(change: &CounterChange) -> String {
     let before = fields(&change.before);
     let after = change.after.as_ref().map(fields);
     let after = |at: usize| after.as_ref().map_or(NONE, |after| &after[at].1);
-    let mut lines = vec![["", "before", "after"].map(str::to_owned).to_vec()];
-    lines.extend(
-        before
-            .iter()
-            .enumerate()
-            .map(|(at, (name, before))| [name, &**before, after(at)].map(str::to_owned).to_vec()),
-    );
+    let lines = before.iter().enumerate();
+    let lines =
+        lines.map(|(at, (name, before))| [name, &**before, after(at)].map(str::to_owned).to_vec());
     let note = change.note.as_ref();
     let note = note.map(|note| format!("{}\n", Escaped(note)));
-    table(3, &lines) + &note.unwrap_or_default()
+    table(3, &["", "before", "after"], lines) + &note.unwrap_or_default()
 }
 
 const NONE: &str = "-";

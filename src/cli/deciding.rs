@@ -34,12 +34,8 @@ impl Deciding {
         directory: Option<&PathBuf>,
         environment: &Environment,
     ) -> Result<RuleSet, CliError> {
-        input::load(directory, &self.reading_for_memory(), environment)
-    }
-
-    /// The settings of rules, with keys as in the memory store.
-    fn reading_for_memory(&self) -> Reading {
-        Reading { cache_key_format: KeyFormat::Safe, ..self.reading.clone() }
+        let reading = Reading { cache_key_format: KeyFormat::Safe, ..self.reading.clone() };
+        input::load(directory, &reading, environment)
     }
 
     /// The directory that these rules are in.

@@ -82,18 +82,6 @@ pub(crate) fn get(url: &str, page: &str, headers: &[Header]) -> anyhow::Result<S
     Ok(body)
 }
 
-/// Gets a page in JSON.
-///
-/// # Errors
-/// Those of [`get`], and a page of another form.
-pub(crate) fn get_json<T: DeserializeOwned>(
-    url: &str,
-    page: &str,
-    headers: &[Header],
-) -> anyhow::Result<T> {
-    serde_json::from_str(&get(url, page, headers)?).context("read the page of the service")
-}
-
 /// The header with ADMIN_TOKEN.
 ///
 /// # Errors

@@ -135,12 +135,21 @@ pub(crate) fn load(
 ) -> Result<RuleSet, CliError> {
     let paths = directory.map_or(&[][..], slice::from_ref);
     let input = Input::read(paths, reading, environment)?;
-    let options = compile_options(reading, environment)?;
-    let sources = input.sets.concat();
-    match config::load(&sources, &options) {
-        Ok(loaded) => Ok(loaded.rules),
-        Err(problems) => Err(rejected(&input.name, problems)),
-    }
+    compile(&input.name, &input.sets.concat(), reading, environment)
+}
+
+/// Compiles sources as `serve` would.
+///
+/// # Errors
+/// The overlay cannot be read, rules that are invalid.
+pub(crate) fn compile(
+    name: &str,
+    sources: &[Source],
+    reading: &Reading,
+    environment: &Environment,
+) -> Result<RuleSet, CliError> {
+    let loaded = config::load(sources, &compile_options(reading, environment)?);
+    Ok(loaded.map_err(|problems| rejected(name, problems))?.rules)
 }
 
 /// Every problem of rules or test cases that are invalid.

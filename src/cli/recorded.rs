@@ -13,16 +13,8 @@ use crate::what_if::traffic::{Reader, Record};
 /// Requests between two updates of the progress on a terminal: some a second.
 const PROGRESS_REQUESTS: u64 = 1 << 16;
 
-/// The played requests.
-#[derive(Debug)]
-pub(crate) struct Played {
-    pub(crate) stats: TrafficStats,
-    /// The times of the first and the last request.
-    pub(crate) times: Option<(Time, Time)>,
-}
-
 /// Decides every request of a file, and prints its first invalid lines to stderr. More than
-/// `errors_max` of them are an error.
+/// `errors_max` of them are an error. Returns the times of the first and the last request, too.
 ///
 /// # Errors
 /// The file cannot be read, has too many invalid lines or no request.
@@ -30,7 +22,7 @@ pub(crate) fn play(
     path: &Path,
     errors_max: u64,
     mut decide: impl FnMut(&Record<'_>),
-) -> anyhow::Result<Played> {
+) -> anyhow::Result<(TrafficStats, Option<(Time, Time)>)> {
     let mut reader = Reader::open(path, errors_max)?;
     let shows_progress = io::stderr().is_terminal();
     let mut times: Option<(Time, Time)> = None;
@@ -56,7 +48,7 @@ pub(crate) fn play(
     for line in &stats.invalid {
         print_error(&line.to_string());
     }
-    Ok(Played { stats, times })
+    Ok((stats, times))
 }
 
 fn show_progress(reader: &Reader) {

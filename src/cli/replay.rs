@@ -13,7 +13,6 @@ use crate::base::time::Time;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::{CliError, Format, print_report};
 use crate::cli::recorded;
-use crate::cli::replay::variant::Sources;
 use crate::report::Replay;
 use crate::what_if::replay::Variant;
 use crate::what_if::simulate::compared::Named;
@@ -52,27 +51,26 @@ pub(crate) struct Args {
 /// # Errors
 /// Invalid rules, a file that cannot be read or has too many invalid lines.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
-    let sources =
-        Sources { rules: args.rules.as_ref(), compare: &args.compare, algorithms: &args.algorithm };
-    let variants = variant::load(&sources, &args.deciding, environment)?;
+    let Args { rules, compare, algorithm, deciding, .. } = args;
+    let variants = variant::load(rules.as_ref(), compare, algorithm, deciding, environment)?;
     let report = replay(args, variants)?;
     print_report(args.format, &report, text::write);
     Ok(ExitCode::SUCCESS)
 }
 
 fn replay(args: &Args, mut variants: Vec<Variant>) -> anyhow::Result<Replay> {
-    let played = recorded::play(&args.file, args.max_errors, |record| {
+    let (traffic, times) = recorded::play(&args.file, args.max_errors, |record| {
         for variant in &mut variants {
             variant.decide(record);
         }
     })?;
-    let requests = played.stats.requests;
+    let requests = traffic.requests;
     let mut sets = variants.into_iter().map(|variant| variant.report(requests));
     let rules = sets.next().context("there are rules")?;
-    let (first, last) = played.times.unzip();
+    let (first, last) = times.unzip();
     Ok(Replay {
         file: args.file.display().to_string(),
-        traffic: played.stats,
+        traffic,
         first: first.map(Time::to_rfc3339),
         last: last.map(Time::to_rfc3339),
         rules,

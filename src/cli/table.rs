@@ -5,9 +5,16 @@ use crate::base::time::Span;
 /// Spans are written to so many digits.
 const DIGITS: usize = 3;
 
-/// Rows of cells: the first `names` of each on the left of their columns, the others on the right.
-/// Rows may be shorter than the first.
-pub(crate) fn table(names: usize, rows: &[Vec<String>]) -> String {
+/// Rows of cells below a head, if there is one: the first `names` of each on the left of their
+/// columns, the others on the right. Rows may be shorter than the first.
+pub(crate) fn table(
+    names: usize,
+    head: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let head: Vec<String> = head.iter().map(ToString::to_string).collect();
+    let head = Some(head).filter(|head| !head.is_empty());
+    let rows: Vec<Vec<String>> = head.into_iter().chain(rows).collect();
     let length = |cell: &String| cell.chars().count();
     let columns = rows.first().map_or(0, Vec::len);
     let widths: Vec<usize> = (0..columns)
@@ -15,7 +22,7 @@ pub(crate) fn table(names: usize, rows: &[Vec<String>]) -> String {
         .map(|widest| widest.unwrap_or(0))
         .collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (at, (cell, &width)) in row.iter().zip(&widths).enumerate() {
             line += if at > 0 { "  " } else { "" };

@@ -111,10 +111,9 @@ fn view(page: &TopKeys, args: &Args, rows_max: usize) -> String {
         let page = format!("{}/console/runbook#who-is-limited", args.service.url);
         heading += &format!("\nvalues that clients send are left out: {}; {page}", Escaped(hint));
     }
-    let head = ["domain", "rule", "key", "hits", "over limit"].map(str::to_owned);
-    let keys = keys.into_iter().take(rows_max).map(|(_, cells)| cells);
-    let rows: Vec<Vec<String>> = [head].into_iter().chain(keys).map(Vec::from).collect();
-    format!("{heading}\n\n{}", table(3, &rows))
+    let head = ["domain", "rule", "key", "hits", "over limit"];
+    let rows = keys.into_iter().take(rows_max).map(|(_, cells)| cells.into());
+    format!("{heading}\n\n{}", table(3, &head, rows))
 }
 
 /// The counts, and the replica that counted.

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
+
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
 use crate::cli::fetch::{self, Service};
@@ -32,7 +34,8 @@ enum Command {
 /// The service is unreachable, or runs no trial.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let Command::Report(Service { url }) = &args.command;
-    print(&report(&fetch::get_json(url, PAGE, &fetch::read_token(environment))?));
+    let page = fetch::get(url, PAGE, &fetch::read_token(environment))?;
+    print(&report(&serde_json::from_str(&page).context("read the page of the service")?));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -59,9 +62,7 @@ fn report(results: &TrialView) -> String {
         "over there",
         "classes",
     ];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(results.rules.iter().map(row));
-    text += &table(2, &rows);
+    text += &table(2, &head, results.rules.iter().map(row));
     if !results.disagreements.is_empty() {
         text += "\nthe last disagreements\n";
     }

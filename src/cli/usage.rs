@@ -78,9 +78,7 @@ fn text(usage: &Usage) -> String {
         let texts = texts.iter().map(|text| Escaped(text).to_string());
         texts.chain(numbers.map(|number| number.to_string())).collect()
     });
-    let rows: Vec<Vec<String>> =
-        [head.map(str::to_owned).to_vec()].into_iter().chain(rows).collect();
-    table(4, &rows)
+    table(4, &head, rows)
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ pub(super) fn run(file: Option<&Path>, own: &Environment) -> Result<ExitCode, Cl
         let note = Escaped(&row.note).to_string();
         vec![row.verdict.name().to_owned(), row.name.clone(), note]
     });
-    text += &table(3, &cells.collect::<Vec<_>>());
+    text += &table(3, &[], cells);
     if rows.is_empty() {
         text += "no setting is in the environment\n";
     }
@@ -229,6 +229,6 @@ fn commands(resolved: &Resolved, environment: &Environment) -> String {
         rows.filter(is_needed).map(|[names, what]| vec![format!("  {names}"), what.to_owned()]);
     format!(
         "\ncommands that the user of Redis must be allowed (docs/redis.md#users-of-redis)\n{}",
-        table(2, &rows.collect::<Vec<_>>())
+        table(2, &[], rows)
     )
 }

@@ -15,10 +15,10 @@ use crate::rules::{OnLimit, Rule, RuleSet};
 type Note<'r> = (&'r Rule, String, String);
 
 /// There are no files with rules.
-pub(super) fn nothing_limited(place: &Source) -> Vec<Finding> {
+pub(super) fn nothing_limited(name: &str) -> Finding {
+    let place = Source { name: name.into(), path: name.into(), text: "".into() };
     let text = "no rules files, so nothing would be limited";
-    let about = Diagnostic::new(Location::default(), text);
-    vec![Finding::new(about, place, "")]
+    Finding::new(Diagnostic::new(Location::default(), text), &place, "")
 }
 
 /// Which timeout rules that queue requests need at Envoy: the longest of each file. `serve` does

@@ -5,11 +5,11 @@ use std::slice;
 
 use crate::base::environment::Environment;
 use crate::cli::diff::git;
-use crate::cli::input::{Input, compile_options, rejected};
+use crate::cli::input::{Input, compile};
 use crate::cli::manifest;
 use crate::cli::output::CliError;
 use crate::rules::RuleSet;
-use crate::rules::config::{self, Source};
+use crate::rules::config::Source;
 use crate::rules::source::settings::Reading;
 
 const GIT: &str = "git:";
@@ -23,11 +23,7 @@ pub(super) fn rules(
     reading: &Reading,
     environment: &Environment,
 ) -> Result<RuleSet, CliError> {
-    let sources = sources(name, reading, environment)?;
-    match config::load(&sources, &compile_options(reading, environment)?) {
-        Ok(loaded) => Ok(loaded.rules),
-        Err(problems) => Err(rejected(name, problems)),
-    }
+    compile(name, &sources(name, reading, environment)?, reading, environment)
 }
 
 fn sources(

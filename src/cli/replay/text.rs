@@ -81,20 +81,14 @@ fn paths<'r>(sets: &[&'r RulesReplay]) -> Vec<&'r str> {
 
 /// The figures of a rule, a row for each set of rules.
 fn figures(path: &str, sets: &[&RulesReplay]) -> String {
-    let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
-    for set in sets {
-        let Some(rule) = set.rule(path) else {
-            rows.push(vec![set.label.clone(), "no such rule".to_owned()]);
-            continue;
-        };
-        rows.push(row(&set.label, rule));
-    }
-    if sets.len() == 1 {
-        for row in &mut rows {
-            row[0].clear();
+    let rows = sets.iter().map(|set| {
+        let label = if sets.len() == 1 { "" } else { &*set.label };
+        match set.rule(path) {
+            Some(rule) => row(label, rule),
+            None => vec![label.to_owned(), "no such rule".to_owned()],
         }
-    }
-    table(1, &rows)
+    });
+    table(1, &HEAD, rows)
 }
 
 fn row(label: &str, rule: &RuleReplay) -> Vec<String> {

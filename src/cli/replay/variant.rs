@@ -10,27 +10,22 @@ use crate::limits::{Algorithm, LimitOption};
 use crate::what_if::replay::{Variant, change_algorithm};
 use crate::what_if::simulate::compared::{BUCKETS_DEFAULT, Named};
 
-/// Where rules come from.
-pub(super) struct Sources<'s> {
-    pub(super) rules: Option<&'s PathBuf>,
-    pub(super) compare: &'s [PathBuf],
-    pub(super) algorithms: &'s [Named],
-}
-
 /// Loads all rules, first those that the others are compared with.
 pub(super) fn load(
-    sources: &Sources<'_>,
+    rules: Option<&PathBuf>,
+    compare: &[PathBuf],
+    named: &[Named],
     deciding: &Deciding,
     environment: &Environment,
 ) -> Result<Vec<Variant>, CliError> {
-    let rules = || deciding.rules(sources.rules, environment);
+    let rules = || deciding.rules(rules, environment);
     let mut variants = vec![Variant::new("rules".to_owned(), deciding.engine(rules()?))];
-    for directory in sources.compare {
+    for directory in compare {
         let rules = deciding.rules(Some(directory), environment)?;
         let label = directory.display().to_string();
         variants.push(Variant::new(label, deciding.engine(rules)));
     }
-    for (algorithm, buckets) in algorithms(sources.algorithms)? {
+    for (algorithm, buckets) in algorithms(named)? {
         let mut rules = rules()?;
         rules.change_rules(|rule, format| change_algorithm(rule, format, algorithm, buckets));
         let label = match buckets {

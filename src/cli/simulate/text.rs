@@ -35,24 +35,17 @@ pub fn write(simulation: &Simulation) -> String {
 }
 
 fn figures(scene: &Scene) -> String {
-    let period = scene.period;
-    let mut head = vec![
-        String::new(),
-        "admitted".into(),
-        "over limit".into(),
-        format!("most in any {period}"),
-        "in one window".into(),
-    ];
+    let most = format!("most in any {}", scene.period);
+    let mut head = vec!["", "admitted", "over limit", &most, "in one window"];
     let any_at_once = scene.runs.iter().any(|run| run.most_at_once.is_some());
     let any_queue = scene.runs.iter().any(|run| run.limit.max_wait > Span::ZERO);
     if any_at_once {
-        head.push("at once".into());
+        head.push("at once");
     }
     if any_queue {
-        head.extend(["queued".into(), "longest wait".into()]);
+        head.extend(["queued", "longest wait"]);
     }
-    let mut rows = vec![head];
-    for run in &scene.runs {
+    let rows = scene.runs.iter().map(|run| {
         let mut row = vec![run.label.clone()];
         row.extend([run.admitted, run.over_limit].map(|number| number.to_string()));
         row.extend([run.most_in_a_period, run.most_in_a_window].map(|hits| hits.to_string()));
@@ -62,9 +55,9 @@ fn figures(scene: &Scene) -> String {
         if any_queue {
             row.extend([run.queued.to_string(), rounded(run.wait_max)]);
         }
-        rows.push(row);
-    }
-    table(1, &rows)
+        row
+    });
+    table(1, &head, rows)
 }
 
 fn chart(scene: &Scene) -> String {
