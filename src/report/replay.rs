@@ -51,7 +51,7 @@ pub(crate) struct InvalidLine {
 }
 
 /// Requests decided by one set of rules.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct RulesReplay {
     pub(crate) label: String,
     /// Responses of OVER_LIMIT.
@@ -70,7 +70,7 @@ pub(crate) struct RulesReplay {
 }
 
 /// Requests that one rule counted.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct RuleReplay {
     pub(crate) domain: Box<str>,
     /// The path of the rule.

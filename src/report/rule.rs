@@ -83,18 +83,11 @@ impl From<&Origin> for Source {
     }
 }
 
-impl From<&Source> for Origin {
-    fn from(source: &Source) -> Self {
-        let (file, line, column) = match source {
-            Source::File { file, line, column } => (file, *line, *column),
-            Source::Resource { resource } => (resource, 0, 0),
-        };
-        Self { file: file.as_str().into(), line, column }
-    }
-}
-
 impl fmt::Display for Source {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Origin::from(self).fmt(formatter)
+        match self {
+            Self::File { file, line, .. } => write!(formatter, "{file}:{line}"),
+            Self::Resource { resource } => formatter.write_str(resource),
+        }
     }
 }

@@ -7,7 +7,6 @@
 pub(crate) use play::play;
 pub(crate) use read::{Tests, read};
 
-mod answer;
 pub(crate) mod case;
 mod expectation;
 mod play;

@@ -23,125 +23,95 @@ const MINUTE: Span = Span::from_secs(60);
 
 /// A set of rules, and what it did.
 pub(crate) struct Variant {
-    label: String,
-    tally: Tally,
     engine: Engine,
     rules: Arc<RuleSet>,
+    /// Without the figures of rules.
+    report: RulesReplay,
+    tallies: Tallies,
 }
 
-/// Requests decided by one set of rules.
+/// Requests by the path of the rule that counted them.
 #[derive(Debug, Default)]
-struct Tally {
-    /// Responses of OVER_LIMIT.
-    over_limit: u64,
-    /// Requests of which no descriptor has a limit.
-    without_limit: u64,
-    /// Requests that the service would answer with an error.
-    errors: u64,
-    /// The first of these errors.
-    first_error: Option<String>,
-    /// By the path of the rule.
-    rules: HashMap<Box<str>, RuleTally>,
-}
+struct Tallies(HashMap<String, Tally>);
 
 /// Requests that one rule counted.
 #[derive(Debug, Default)]
-struct RuleTally {
-    domain: Box<str>,
-    requests: u64,
-    /// Requests over its limit, whether it rejects them or not.
-    over_limit: u64,
-    /// The first minute with an over-limit request.
-    first: Option<Minute>,
-    /// The minute with the most of them.
-    worst: Option<Minute>,
+struct Tally {
+    report: RuleReplay,
     keys: Keys,
     minute: Minute,
 }
 
 impl Variant {
     pub(crate) fn new(label: String, engine: Engine) -> Self {
-        Self { label, tally: Tally::default(), rules: engine.rules(), engine }
+        Self {
+            rules: engine.rules(),
+            engine,
+            report: RulesReplay { label, ..RulesReplay::default() },
+            tallies: Tallies::default(),
+        }
     }
 
-    /// Decides a request.
-    pub(crate) fn decide(&mut self, record: &Record<'_>) {
-        self.tally.decide(&mut self.engine, &self.rules, record);
-    }
-
-    /// The results for this number of requests.
-    pub(crate) fn report(self, requests: u64) -> RulesReplay {
-        let evicted = self.engine.evicted();
-        self.tally.report(self.label, &self.rules, requests, evicted)
-    }
-}
-
-impl Tally {
     /// Decides a request and counts the answer.
-    fn decide(&mut self, engine: &mut Engine, rules: &RuleSet, record: &Record<'_>) {
-        let Record { time, query } = record;
-        let inspect = |decision: &Decision<'_, '_, '_>| self.add(decision, rules, *time);
-        match engine.decide(query, *time, inspect) {
-            Ok(response) => self.over_limit += u64::from(response.over_limit),
+    pub(crate) fn decide(&mut self, Record { time, query }: &Record<'_>) {
+        let inspect = |decision: &Decision<'_, '_, '_>| {
+            let is_limited = self.tallies.add(decision, &self.rules, *time);
+            self.report.without_limit += u64::from(!is_limited);
+        };
+        match self.engine.decide(query, *time, inspect) {
+            Ok(response) => self.report.over_limit += u64::from(response.over_limit),
             Err(error) => {
-                self.errors += 1;
-                self.first_error.get_or_insert_with(|| error.to_string());
+                self.report.errors += 1;
+                self.report.first_error.get_or_insert_with(|| error.to_string());
             }
         }
     }
 
-    /// Completes the last minute of each rule. `rules` decided; `requests` were decided.
-    fn report(
-        mut self,
-        label: String,
-        rules: &RuleSet,
-        requests: u64,
-        evicted: u64,
-    ) -> RulesReplay {
-        let sources = rules.rules().into_iter().map(|rule| (&*rule.path, rule.origin.to_string()));
+    /// The results for this number of requests. Completes the last minute of each rule.
+    pub(crate) fn report(self, requests: u64) -> RulesReplay {
+        let rules = self.rules.rules().into_iter();
+        let sources = rules.map(|rule| (&*rule.path, rule.origin.to_string()));
         let mut sources: HashMap<&str, String> = sources.collect();
-        let tallies = self.rules.drain();
-        let mut rules: Vec<RuleReplay> = tallies
-            .map(|(path, tally)| {
-                let source = sources.remove(&*path);
-                tally.report(path, source)
-            })
-            .collect();
+        let tallies = self.tallies.0.into_iter();
+        let reports = tallies.map(|(path, tally)| {
+            let source = sources.remove(&*path);
+            tally.report(path, source)
+        });
+        let mut rules: Vec<RuleReplay> = reports.collect();
         rules.sort_unstable_by(|one, other| {
             let by_number = other.over_limit.cmp(&one.over_limit);
             by_number.then_with(|| one.rule.cmp(&other.rule))
         });
         RulesReplay {
-            label,
-            over_limit: self.over_limit,
-            share: share(self.over_limit, requests),
-            without_limit: self.without_limit,
-            errors: self.errors,
-            first_error: self.first_error,
-            evicted,
+            share: share(self.report.over_limit, requests),
+            evicted: self.engine.evicted(),
             rules,
+            ..self.report
         }
     }
+}
 
-    fn add(&mut self, decision: &Decision<'_, '_, '_>, rules: &RuleSet, now: Time) {
+impl Tallies {
+    /// Whether a limit counts the request.
+    fn add(&mut self, decision: &Decision<'_, '_, '_>, rules: &RuleSet, now: Time) -> bool {
         let mut is_limited = false;
         for (step, descriptor) in decision.plan.steps.iter().zip(&decision.query.descriptors) {
             let Some(counted) = decision.counted(step) else {
                 continue;
             };
             is_limited = true;
-            let rule = self.rule(counted.link, decision);
+            let tally = self.of(counted.link, decision);
             let is_over = counted.is_over();
-            rule.add(now, is_over);
+            tally.add(now, is_over);
             if is_over {
                 let domain = decision.query.domain;
-                rule.keys.add(counter_entries(rules, domain, descriptor));
+                tally.keys.add(counter_entries(rules, domain, descriptor));
             }
         }
-        self.without_limit += u64::from(!is_limited);
+        is_limited
     }
 
-    fn rule(&mut self, link: &Link<'_>, decision: &Decision<'_, '_, '_>) -> &mut RuleTally {
+    fn of(&mut self, link: &Link<'_>, decision: &Decision<'_, '_, '_>) -> &mut Tally {
         let without_rule;
         let path = match link.rule {
             Some(rule) => &*rule.path,
@@ -151,45 +121,40 @@ impl Tally {
                 &without_rule
             }
         };
-        let new = || RuleTally { domain: decision.domain().into(), ..RuleTally::default() };
         // Most rules are known, so their paths are not copied.
-        if self.rules.contains_key(path) {
-            return self.rules.get_mut(path).expect("it was just found");
-        }
-        self.rules.entry(path.into()).or_insert_with(new)
+        self.0.entry_ref(path).or_insert_with(|| Tally {
+            report: RuleReplay { domain: decision.domain().into(), ..RuleReplay::default() },
+            ..Tally::default()
+        })
     }
 }
 
-impl RuleTally {
+impl Tally {
     fn add(&mut self, now: Time, is_over: bool) {
         if now.since(self.minute.start) >= MINUTE {
             self.close_minute();
             let minute = now.as_micros() / MINUTE.as_micros();
             self.minute.start = Time::from_micros(minute * MINUTE.as_micros());
         }
-        self.requests += 1;
+        self.report.requests += 1;
         self.minute.requests += 1;
         if is_over {
-            self.over_limit += 1;
+            self.report.over_limit += 1;
             self.minute.over_limit += 1;
         }
     }
 
-    fn report(mut self, path: Box<str>, source: Option<String>) -> RuleReplay {
+    fn report(mut self, path: String, source: Option<String>) -> RuleReplay {
         self.close_minute();
         let keys = self.keys.top(KEYS_SHOWN).into_iter();
         let keys = keys.map(|(key, over_limit)| KeyReplay { key: key.into(), over_limit });
         RuleReplay {
-            rule: path,
+            rule: path.into(),
             source,
-            requests: self.requests,
-            over_limit: self.over_limit,
-            share: share(self.over_limit, self.requests),
-            first_minute: self.first,
-            worst_minute: self.worst,
+            share: share(self.report.over_limit, self.report.requests),
             keys: keys.collect(),
             keys_missed_max: self.keys.missed_max(),
-            domain: self.domain,
+            ..self.report
         }
     }
 
@@ -198,10 +163,11 @@ impl RuleTally {
         if minute.over_limit == 0 {
             return;
         }
-        self.first = self.first.or(Some(minute));
+        let report = &mut self.report;
+        report.first_minute = report.first_minute.or(Some(minute));
         let is_worse = |worst: Minute| minute.over_limit > worst.over_limit;
-        if self.worst.is_none_or(is_worse) {
-            self.worst = Some(minute);
+        if report.worst_minute.is_none_or(is_worse) {
+            report.worst_minute = Some(minute);
         }
     }
 }

@@ -3,15 +3,15 @@
 //! A field is compared as text, in the form in which it is written in a test.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use crate::base::text::counted;
 use crate::base::time::Span;
-use crate::limiter::response::Header;
+use crate::limiter::response::{Header, Response};
 use crate::rules::config::error::SourceFindings;
 use crate::rules::config::keys::{Text, Whole, keys, values};
 use crate::rules::config::tollgate::reader;
 use crate::rules::config::yaml::{Diagnostic, Kind, Location, Node};
-use crate::what_if::cases::answer::Answer;
 use crate::what_if::cases::value::{fields, span, whole};
 
 keys! {
@@ -83,6 +83,15 @@ pub(crate) enum StatusField {
     Limit,
     Reset,
     Rule,
+}
+
+/// The response to a request, and the rules that its descriptors match.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) domain: String,
+    pub(crate) response: Response,
+    /// The path of the rule of each descriptor, in order.
+    pub(crate) rules: Vec<Option<Arc<str>>>,
 }
 
 impl Expectation {

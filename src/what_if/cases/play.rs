@@ -12,9 +12,8 @@ use crate::rules::config::Source;
 use crate::rules::config::error::Finding;
 use crate::rules::config::yaml::{Diagnostic, Location};
 use crate::rules::{Rule, RuleSet};
-use crate::what_if::cases::answer::Answer;
 use crate::what_if::cases::case::{Case, CaseFile, Step};
-use crate::what_if::cases::expectation::{self, Expectation};
+use crate::what_if::cases::expectation::{self, Answer, Expectation};
 use crate::what_if::engine::Engine;
 
 /// Plays cases one after the other, each with its own counters.

@@ -1,10 +1,11 @@
 //! The limits that are compared, and the rate that traffic is derived from.
 
 use crate::base::parse;
-use crate::base::time::Span;
+use crate::base::time::{Span, Time};
 use crate::limits::{Algorithm, Limit, LimitOption, OverLimitHits, Terms, Unit};
-use crate::rules::{Query, RuleSet};
-use crate::what_if::simulate::limits::{Compare, NotLimited, RuleLimit};
+use crate::rules::plan::Modes;
+use crate::rules::{Query, RuleSet, Step, plan};
+use crate::what_if::simulate::limits::{Compare, notes};
 
 /// Sub-windows of the additional sliding window among all algorithms.
 pub(crate) const BUCKETS_DEFAULT: u32 = 10;
@@ -110,27 +111,33 @@ impl Compared {
         options: &Options,
     ) -> Result<Self, String> {
         let query = Query::of_entries(domain, entries.iter().map(|entry| &**entry))?;
-        let RuleLimit { rule, origin, notes, compare } =
-            RuleLimit::find(rules, &query).map_err(|found| match found {
-                NotLimited::UnknownDomain => {
-                    let known: Vec<&str> =
-                        rules.domains().iter().map(|known| &*known.name).collect();
-                    let known = known.join(", ");
-                    format!("there is no domain {domain}; there are {known}")
-                }
-                NotLimited::Invalid(error) => error,
-                NotLimited::Unlimited(_) | NotLimited::NoRule => format!(
-                    "{} of domain {domain} is not limited: {found}; see tollgate explain",
-                    entries.join(", ")
-                ),
-            })?;
-        let limit = compare.limit;
+        // The time of the request does not matter for its plan.
+        let planned = plan(rules, &query, Modes::default(), Time::default());
+        let planned = planned.map_err(|error| error.to_string())?;
+        if !planned.domain_known {
+            let known: Vec<&str> = rules.domains().iter().map(|known| &*known.name).collect();
+            return Err(format!("there is no domain {domain}; there are {}", known.join(", ")));
+        }
+        let step = planned.steps.first();
+        let link = step.and_then(|step| step.links().last());
+        let Some((rule, link)) = link.and_then(|link| Some((link.own_rule()?, link))) else {
+            let why = match step {
+                Some(Step::Unlimited(_)) => "its rule is unlimited",
+                _ => "it matches no rule with a limit",
+            };
+            let entries = entries.join(", ");
+            return Err(format!(
+                "{entries} of domain {domain} is not limited: {why}; see tollgate explain"
+            ));
+        };
+        let check = &planned.request.checks[link.check];
+        let limit = check.limit;
         let mut compared = Self {
-            title: format!("{rule} at {origin}: {limit}"),
-            notes,
+            title: format!("{} at {}: {limit}", rule.path, rule.origin),
+            notes: notes(rule),
             requests: limit.requests,
             period: limit.period,
-            limits: vec![compare],
+            limits: vec![Compare { limit, book_ahead: check.book_ahead }],
         };
         if limit.algorithm.counts_holders() {
             // A steady client of N slots that each request holds for a while starts N requests in

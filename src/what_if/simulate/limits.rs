@@ -1,11 +1,8 @@
-//! The limit that a descriptor gets, and what distinguishes it from others.
+//! A limit to compare, and what distinguishes it from others.
 
-use std::fmt;
-
-use crate::base::time::{Span, Time};
+use crate::base::time::Span;
 use crate::limits::Limit;
-use crate::rules::plan::Modes;
-use crate::rules::{EnforcedShare, OnLimit, Query, Rule, RuleSet, Step, plan};
+use crate::rules::{EnforcedShare, OnLimit, Rule};
 
 /// A limit to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,69 +12,8 @@ pub(crate) struct Compare {
     pub(crate) book_ahead: Span,
 }
 
-/// The limit of a rule.
-#[derive(Debug)]
-pub(crate) struct RuleLimit {
-    /// The path of the rule.
-    pub(crate) rule: String,
-    /// Where it is.
-    pub(crate) origin: String,
-    /// Properties that a simulation of the limit does not show.
-    pub(crate) notes: Vec<String>,
-    pub(crate) compare: Compare,
-}
-
-/// Why a descriptor has no limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NotLimited {
-    UnknownDomain,
-    NoRule,
-    /// By the rule with this path.
-    Unlimited(String),
-    /// The service would answer with this error.
-    Invalid(String),
-}
-
-impl fmt::Display for NotLimited {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::UnknownDomain => "there is no such domain",
-            Self::NoRule => "it matches no rule with a limit",
-            Self::Unlimited(_) => "its rule is unlimited",
-            Self::Invalid(error) => error,
-        })
-    }
-}
-
-impl RuleLimit {
-    /// Finds the limit of a request with one descriptor, as a service does.
-    ///
-    /// # Errors
-    /// Nothing is limited.
-    pub(crate) fn find(rules: &RuleSet, query: &Query<'_>) -> Result<Self, NotLimited> {
-        // The time of the request does not matter for its plan.
-        let planned = plan(rules, query, Modes::default(), Time::default())
-            .map_err(|error| NotLimited::Invalid(error.to_string()))?;
-        if !planned.domain_known {
-            return Err(NotLimited::UnknownDomain);
-        }
-        let step = planned.steps.first().ok_or(NotLimited::NoRule)?;
-        if let Step::Unlimited(rule) = step {
-            return Err(NotLimited::Unlimited(rule.path.to_string()));
-        }
-        let link = step.links().last().ok_or(NotLimited::NoRule)?;
-        let rule = link.own_rule().ok_or(NotLimited::NoRule)?;
-        let check = &planned.request.checks[link.check];
-        Ok(Self {
-            rule: rule.path.to_string(),
-            origin: rule.origin.to_string(),
-            notes: notes(rule),
-            compare: Compare { limit: check.limit, book_ahead: check.book_ahead },
-        })
-    }
-}
-
-fn notes(rule: &Rule) -> Vec<String> {
+/// Properties of a rule that a simulation of its limit does not show.
+pub(crate) fn notes(rule: &Rule) -> Vec<String> {
     let notes = [
         (rule.shadow_mode, "shadow_mode: counted as shown, but never over limit"),
         (rule.quota_mode, "quota_mode: over limit when every quota of the request is used up"),

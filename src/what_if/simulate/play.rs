@@ -21,8 +21,6 @@ const BYTES_MAX: u64 = 1 << 20;
 /// The requests that each limit gets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
-    /// How many calls.
-    pub(crate) calls: u64,
     /// Hits of each.
     pub(crate) hits: u64,
     /// How long an admitted call goes on; zero where it has no effect.

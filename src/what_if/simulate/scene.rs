@@ -49,10 +49,10 @@ impl Extent {
         let period = compared.period;
         let traffic = Traffic::new(pattern, compared.requests, period, self.hits)?;
         let number = self.calls.unwrap_or_else(|| default_calls(&traffic));
-        let work = Work { calls: number, hits: self.hits, hold };
-        let calls: Vec<Time> = (0..work.calls).map(|index| traffic.at(index)).collect();
+        let work = Work { hits: self.hits, hold };
+        let calls: Vec<Time> = (0..number).map(|index| traffic.at(index)).collect();
         let start = traffic.start;
-        let last = traffic.at(work.calls - 1);
+        let last = traffic.at(number - 1);
         if last.plus(work.hold) >= END_MAX {
             return Err("these requests would last beyond the year 2255; reduce --calls".to_owned());
         }
@@ -72,7 +72,7 @@ impl Extent {
         Ok(Scene {
             pattern: pattern.to_string(),
             traffic: traffic.to_string(),
-            calls: work.calls,
+            calls: number,
             hits: work.hits,
             period,
             note: note(&runs, lasted, period),

@@ -1,10 +1,8 @@
 //! A file of lines, or stdin; plain, gzip or zstd by its first bytes.
 
-use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek as _};
 use std::path::Path;
-use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
@@ -22,15 +20,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 pub(super) struct Input {
     lines: Box<dyn BufRead>,
     line: Vec<u8>,
-    /// Of the file, compressed or not.
-    bytes_read: Rc<Cell<u64>>,
-    bytes: Option<u64>,
-}
-
-/// Counts what is read.
-struct Counted {
-    from: Box<dyn Read>,
-    bytes: Rc<Cell<u64>>,
+    /// With the position up to which it was read, and its length, compressed or not.
+    file: Option<(File, u64)>,
 }
 
 /// Frames of zstd one after the other, as several compressed files in one, and parallel
@@ -42,23 +33,19 @@ struct Frames<R> {
 
 impl Input {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut bytes = None;
+        let mut opened = None;
         let from: Box<dyn Read> = if path.as_os_str() == "-" {
             Box::new(io::stdin())
         } else {
             let file = File::open(path)?;
             let metadata = file.metadata()?;
-            bytes = metadata.is_file().then_some(metadata.len());
+            if metadata.is_file() {
+                opened = Some((file.try_clone()?, metadata.len()));
+            }
             Box::new(file)
         };
-        let bytes_read = Rc::new(Cell::new(0));
-        let counted = Counted { from, bytes: bytes_read.clone() };
-        Ok(Self {
-            lines: decompressed(BufReader::with_capacity(BUFFER_BYTES, counted))?,
-            line: Vec::new(),
-            bytes_read,
-            bytes,
-        })
+        let lines = decompressed(BufReader::with_capacity(BUFFER_BYTES, from))?;
+        Ok(Self { lines, line: Vec::new(), file: opened })
     }
 
     /// The next line, or why it is invalid; `None` at the end.
@@ -76,16 +63,9 @@ impl Input {
     }
 
     pub(super) fn percent(&self) -> Option<u64> {
-        let bytes = self.bytes.filter(|&bytes| bytes > 0)?;
-        Some(self.bytes_read.get().saturating_mul(100) / bytes)
-    }
-}
-
-impl Read for Counted {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.from.read(buffer)?;
-        self.bytes.set(self.bytes.get() + read as u64);
-        Ok(read)
+        let (mut file, bytes) = self.file.as_ref().map(|(file, bytes)| (file, *bytes))?;
+        let read = file.stream_position().ok()?;
+        read.saturating_mul(100).checked_div(bytes)
     }
 }
 
