@@ -4,7 +4,7 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::support::{limit_of, tollgate_with_env, tollgate_with_stdin};
+use crate::support::{assert_has, limit_of, tollgate_with_env, tollgate_with_stdin};
 
 /// The environment of a pod, with a folder of rules below `root`.
 fn environment(root: &str) -> String {
@@ -79,7 +79,7 @@ fn commands_are_those_of_the_deployment() {
         ("BACKEND_TYPE=memory", "store: memory", "commands that"),
     ] {
         let ran = tollgate_with_stdin(&["check", "--environment", "-"], redis);
-        assert!(ran.stdout.contains(expected), "{redis}: {}", ran.stdout);
+        ran.assert_printed(0, &[expected]);
         assert!(!ran.stdout.contains(other), "{redis}: {}", ran.stdout);
     }
 }
@@ -89,13 +89,12 @@ fn invalid_settings_are_all_named_without_their_values() {
     let variables = "USE_STATSD=maybe\nPORT=99999\nBACKEND_TYPE=memcache\nADMIN_TOKEN=s3cret\nREDIS_URL=redis:6379";
     let ran = tollgate_with_stdin(&["check", "--environment", "-"], variables);
     assert_eq!(ran.code, Some(78));
-    for expected in [
+    let expected = [
         "invalid  BACKEND_TYPE  memcached cannot count exactly",
         "invalid  PORT ",
         "invalid  USE_STATSD    write true or false",
-    ] {
-        assert!(ran.stdout.contains(expected), "{expected}: {}", ran.stdout);
-    }
+    ];
+    assert_has(&ran.stdout, &expected);
     assert!(!ran.stdout.contains("maybe") && !ran.stdout.contains("s3cret"));
     assert!(ran.stderr.contains("3 settings invalid: serve would not start"));
     // Of settings that contradict each other.

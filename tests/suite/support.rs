@@ -124,6 +124,28 @@ impl Ran {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
+
+    /// It ended with this code, and printed these texts.
+    #[track_caller]
+    pub(crate) fn assert_printed(&self, code: i32, texts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert_has(&self.stdout, texts);
+    }
+
+    /// It ended with this code, and an error with these texts.
+    #[track_caller]
+    pub(crate) fn assert_failed(&self, code: i32, texts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert_has(&self.stderr, texts);
+    }
+}
+
+/// A text has each of these parts.
+#[track_caller]
+pub(crate) fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
 }
 
 /// A gRPC client on one connection.

@@ -1,10 +1,7 @@
-//! Calls that no rule matches, because a domain or a key is misspelled: metrics, the log and
-//! `tollgate explain` name the mistake.
+//! Calls that no rule matches, because a domain or a key is misspelled: metrics and the log name the
+//! mistake, and `tollgate explain` does (`explain.rs`).
 
-use tempfile::TempDir;
-
-use crate::cli::rules_in;
-use crate::support::{TestServer, look_until, tollgate};
+use crate::support::{TestServer, look_until};
 
 const RULES: &str = "
 domain: shop
@@ -36,23 +33,4 @@ async fn only_descriptors_without_a_rule_are_counted() {
     }
     server.assert_metric(r#"tollgate_unmatched_descriptors_total{domain="shop"}"#, 2.0);
     assert!(!server.log().contains("unknown domain"), "{}", server.log());
-}
-
-#[test]
-fn explain_proposes_the_name_that_is_meant() {
-    let directory = TempDir::new().expect("a temporary directory");
-    let rules = rules_in(&directory, RULES);
-    for (words, code, expected) in [
-        (["shop", "usr=42"], 4, "usr=42 -> nothing: no such key; did you mean `user`?"),
-        (
-            ["shopp", "user=42"],
-            3,
-            "domain shopp: unknown, so nothing is limited; did you mean `shop`?",
-        ),
-        (["other", "user=42"], 3, "domain other: unknown, so nothing is limited\n"),
-    ] {
-        let ran = tollgate(&["explain", &rules, words[0], words[1]]);
-        assert_eq!(ran.code, Some(code), "{ran:?}");
-        assert!(ran.stdout.contains(expected), "{ran:?}");
-    }
 }
