@@ -16,6 +16,17 @@ descriptors:
     value: other
     descriptors: [{key: user, rate_limit: {unlimited: true}}]
 ";
+/// The domain and the descriptors of a call, what is found for them, and the code.
+const CALLS: &str = "
+rl | generic_key=slowpath | no rule for this value of generic_key, nearest is slow | OK
+rl | generic_kee=slow | no rule for key generic_kee, nearest is generic_key | OK
+rl | generic_key=other | no rule: generic_key_other has no rate_limit | OK
+rl | k=v,path=/a | no rule: nothing is below k | OK
+rl | generic_key=other,user=ann | rule rl.generic_key_other.user: unlimited, or replaced by another rule of the call | OK
+ingress | k=v | no rule: unknown domain, nearest is rl | OK
+rl | k=v | rule rl.k: OK by store, 0 left of 1 per year, fixed_window, over-limit hits count | OK
+rl | k=v; x= | rule rl.k: OVER_LIMIT by store, 0 left of 1 per year, fixed_window, over-limit hits count; no rule for key x, nearest is k | OVER_LIMIT
+";
 const DROPPED: &str = "tollgate_call_log_dropped_total";
 
 fn server(level: &str) -> Builder {
@@ -34,60 +45,26 @@ fn lines(server: &TestServer) -> Vec<String> {
 async fn each_call_is_a_line_with_what_was_received_and_found() {
     let server = server("debug").with_env("ADMIN_REDACT", "none").start();
     let mut client = server.client().await;
-    for (domain, descriptors, found) in [
-        (
-            "rl",
-            &[&[("generic_key", "slowpath")][..]][..],
-            r#"descriptors="generic_key=slowpath" found="no rule for this value of generic_key, nearest is slow" code=OK"#,
-        ),
-        (
-            "rl",
-            &[&[("generic_kee", "slow")]],
-            r#"descriptors="generic_kee=slow" found="no rule for key generic_kee, nearest is generic_key" code=OK"#,
-        ),
-        (
-            "rl",
-            &[&[("generic_key", "other")]],
-            r#"descriptors="generic_key=other" found="no rule: generic_key_other has no rate_limit" code=OK"#,
-        ),
-        (
-            "rl",
-            &[&[("k", "v"), ("path", "/a")]],
-            r#"descriptors="k=v,path=/a" found="no rule: nothing is below k" code=OK"#,
-        ),
-        (
-            "rl",
-            &[&[("generic_key", "other"), ("user", "ann")]],
-            r#"descriptors="generic_key=other,user=ann" found="rule rl.generic_key_other.user: unlimited, or replaced by another rule of the call" code=OK"#,
-        ),
-        (
-            "ingress",
-            &[&[("k", "v")]],
-            r#"descriptors="k=v" found="no rule: unknown domain, nearest is rl" code=OK"#,
-        ),
-        (
-            "rl",
-            &[&[("k", "v")]],
-            r#"descriptors="k=v" found="rule rl.k: OK by store, 0 left of 1 per year, fixed_window, over-limit hits count" code=OK"#,
-        ),
-        (
-            "rl",
-            &[&[("k", "v")], &[("x", "")]],
-            r#"descriptors="k=v; x=" found="rule rl.k: OVER_LIMIT by store, 0 left of 1 per year, fixed_window, over-limit hits count; no rule for key x, nearest is k" code=OVER_LIMIT"#,
-        ),
-        ("", &[&[("k", "v")]], r#"descriptors="k=v" error="#),
-    ] {
+    for line in CALLS.trim().lines() {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        let [domain, descriptors, found, code] = cells[..] else { panic!("four cells: {line}") };
+        let entries = |one: &'static str| one.split(',').filter_map(|entry| entry.split_once('='));
+        let each: Vec<Vec<_>> = descriptors.split("; ").map(|one| entries(one).collect()).collect();
+        let each: Vec<&[_]> = each.iter().map(Vec::as_slice).collect();
         let before = lines(&server).len();
-        // Without a domain it is an error.
-        let _ = client.call(request(domain, descriptors)).await;
+        client.answer(request(domain, &each)).await;
         look_until("it is logged", || lines(&server).len() > before);
-        let [line] = &lines(&server)[before..] else {
-            panic!("one line: {:?}", &lines(&server)[before..]);
-        };
-        let domain = if domain.is_empty() { r#""""# } else { domain };
-        let expected = format!("call domain={domain} {found}");
-        assert!(line.starts_with(&expected), "{line}\n{expected}");
+        let expected = format!(
+            r#"call domain={domain} descriptors="{descriptors}" found="{found}" code={code}"#
+        );
+        let logged = &lines(&server)[before..];
+        assert!(logged.len() == 1 && logged[0].starts_with(&expected), "{logged:?}\n{expected}");
     }
+    client.call(request("", &[&[("k", "v")]])).await.expect_err("it has no domain");
+    look_until("it is logged", || {
+        let invalid = r#"call domain="" descriptors="k=v" error="#;
+        lines(&server).last().is_some_and(|line| line.starts_with(invalid))
+    });
 }
 
 #[test]

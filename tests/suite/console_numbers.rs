@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use crate::support::TestServer;
 use crate::support::html::text;
-use crate::support::http;
 
 /// A rule of each kind. The largest windows, so that a change of one loses nothing.
 const RULES: &str = "
@@ -172,11 +169,8 @@ async fn lists_of_the_overview_are_those_of_metrics() {
         metric(&metrics, "tollgate_unmatched_descriptors_total", &labels)
     };
     let hits = |kind: &str, key: &str| {
-        metric(
-            &metrics,
-            &format!("ratelimit_service_rate_limit_{kind}"),
-            &format!("key1=\"{key}\""),
-        )
+        let name = format!("ratelimit_service_rate_limit_{kind}");
+        metric(&metrics, &name, &format!("key1=\"{key}\""))
     };
     let row = |path: &str, key: &str, tag: &str| {
         let admitted =
@@ -185,27 +179,18 @@ async fn lists_of_the_overview_are_those_of_metrics() {
         let tag = if admitted > 0 { format!("{tag} {admitted} ") } else { String::new() };
         [path.to_owned(), format!("{tag}{over}"), all.to_string(), share(over, all)].to_vec()
     };
-    let mut expected = [
-        ["shop", "usr", "no rule for key usr, nearest is user", &*unmatched("shop").to_string()]
-            .map(str::to_owned)
-            .to_vec(),
-        [
-            "shopp",
-            "user",
-            "no rule: unknown domain, nearest is shop",
-            &*unmatched("shopp").to_string(),
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-    ]
-    .to_vec();
-    expected.extend([
+    let without_rule = |domain: &str, key: &str, reason: &str| {
+        [domain, key, reason, &unmatched(domain).to_string()].map(str::to_owned).to_vec()
+    };
+    let expected = [
+        without_rule("shop", "usr", "no rule for key usr, nearest is user"),
+        without_rule("shopp", "user", "no rule: unknown domain, nearest is shop"),
         row("shop.user", "user", ""),
         row("shop.plan", "plan", ""),
         row("shop.path_/api/*", "path_/api/*", ""),
         row("shop.beta", "beta", "shadow"),
         row("shop.cheap", "cheap", "degrade"),
-    ]);
+    ];
     assert_eq!(rows(&page), expected, "{metrics}");
     assert_eq!(unmatched("shop"), 2);
     assert!(!page.contains("annabelle"), "no value of a client: {page}");
@@ -228,12 +213,11 @@ async fn rules_and_keys_have_the_numbers_of_their_counters() {
         let counter = counter(query);
         let used = counter["used"].as_u64().expect("a number");
         let limit = counter["limit"]["requests"].as_u64().expect("a number");
-        let (name, hits) = (path, used);
-        let row = listed.iter().find(|row| row[0].split(' ').next() == Some(name));
+        let row = listed.iter().find(|row| row[0].split(' ').next() == Some(path));
         let row = row.unwrap_or_else(|| panic!("{path}: {listed:?}"));
         let more = used.saturating_sub(limit);
         let over = if tag.is_empty() { more.to_string() } else { format!("{tag} {more} 0") };
-        assert_eq!([&row[3], &row[4]], [&hits.to_string(), &over], "{path}");
+        assert_eq!([&row[3], &row[4]], [&used.to_string(), &over], "{path}");
         if path.contains("path_") {
             let words: Vec<&str> =
                 row[2].split([' ', ',']).filter(|word| !word.is_empty()).collect();
@@ -244,17 +228,13 @@ async fn rules_and_keys_have_the_numbers_of_their_counters() {
         let page = server.admin(&format!("/console/key?domain=shop&{query}"));
         let figures = figures(&page);
         assert_eq!(number(&figures["Used"][0]), used, "{path}");
-        assert_eq!(
-            number(&figures["Remaining"][0]),
-            counter["remaining"].as_u64().expect("a number"),
-            "{path}"
-        );
+        assert_eq!(counter["remaining"], number(&figures["Remaining"][0]), "{path}");
         let state = if counter["over_limit"] == true { "over limit" } else { "within limit" };
         assert_eq!(figures["State"][0], state, "{path}");
         let hour = text(elements(&page, "figcaption")[0]);
         let [rejected, admitted] = if tag.is_empty() { [more, 0] } else { [0, more] };
         let admitted = if admitted > 0 { format!(" {admitted} admitted") } else { String::new() };
-        let legend = format!("{hits} hits {rejected} over limit{admitted}");
+        let legend = format!("{used} hits {rejected} over limit{admitted}");
         assert!(hour.starts_with(&legend), "{path}: {hour}");
     }
     let page = server.admin("/console/rule?domain=shop&rule=shop.beta");
@@ -265,15 +245,14 @@ async fn rules_and_keys_have_the_numbers_of_their_counters() {
 #[tokio::test]
 async fn budgets_have_the_numbers_of_their_usage_in_utc() {
     let server = server().await;
-    let usage = server.admin("/api/v1/usage?domain=shop&e=team%3Dsearch");
-    let usage: Value = serde_json::from_str(&usage).expect("JSON");
+    let usage = server.admin_json("/api/v1/usage?domain=shop&e=team%3Dsearch");
     let limit = &usage["limits"][0];
     let page = server.admin("/console/budgets");
     let listed = rows(&page);
     let row = listed.iter().find(|row| row[0] == "search");
     let row = row.unwrap_or_else(|| panic!("{listed:?}"));
     assert_eq!(row[2], "3 of 5,000,000");
-    assert_eq!(number(&row[6]), limit["remaining"].as_u64().expect("a number"));
+    assert_eq!(limit["remaining"], number(&row[6]));
     assert!(!row[3].contains('+') && row[3].ends_with("-12-31 23:00:00 UTC"), "{row:?}");
     for row in &listed {
         assert!(number(&row[5]) <= 100 && row[3].ends_with(" UTC"), "{row:?}");
@@ -294,6 +273,5 @@ async fn store_has_one_state_and_the_numbers_of_metrics() {
         let mut found = span.filter_map(|rest| Some(rest.split_once("</span>")?.0.to_owned()));
         found.next()
     };
-    let overview = http::get(server.admin, "/").body;
-    assert_eq!(state(&overview), state(&page), "one state has one color and one sentence");
+    assert_eq!(state(&server.admin("/")), state(&page), "one state has one color and one sentence");
 }

@@ -6,14 +6,14 @@ use std::fs;
 use serde_json::Value;
 
 use crate::support::repository::Repository;
-use crate::support::{limit_of, sample};
+use crate::support::{assert_has, limit_of, sample};
 
 const ACTION: &str = ".github/actions/check/action.yml";
 /// For the rules of `limit_of`.
 const TESTS: &str = "tests: [{name: one passes, steps: [{request: {domain: d, descriptors: [{k: a}]}, expect: {code: OK}}]}]\n";
 
 /// What a run of the action leaves.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Job {
     /// Of the step that failed.
     failed: Option<String>,
@@ -43,13 +43,7 @@ fn run_action(repository: &Repository, inputs: &[(&str, &str)]) -> Job {
         assert!(known.is_some(), "no input {name}");
     }
     let files = ["SUMMARY", "OUTPUT"].map(|name| repository.0.write(&format!(".git/{name}"), ""));
-    let mut job = Job {
-        failed: None,
-        annotations: Vec::new(),
-        summary: String::new(),
-        outputs: String::new(),
-        log: String::new(),
-    };
+    let mut job = Job::default();
     for step in action["runs"]["steps"].as_array().expect("steps") {
         if step["if"].as_str().is_some_and(|condition| !holds(condition, &values)) {
             continue;
@@ -102,15 +96,14 @@ fn valid_rules_pass_and_the_summary_has_what_changes() {
     assert_eq!(job.failed, None, "{job:?}");
     let summed = "::notice::rules: 0 added, 0 removed, 1 changed";
     assert_eq!(job.annotations, [summed], "{job:?}");
-    for expected in [
+    let expected = [
         "### tollgate check\n\n```text\nconfig: ok, 1 limit in 1 domain of 1 file\n```\n",
         "### tollgate diff\n\n",
         "requests_per_unit",
         "### tollgate test\n\n```text\n",
         "1 test: 1 passed, 0 failed\n```\n",
-    ] {
-        assert!(job.summary.contains(expected), "{expected}: {}", job.summary);
-    }
+    ];
+    assert_has(&job.summary, &expected);
     let changes = job.outputs.trim().strip_prefix("changes=").expect("a file");
     let changes = fs::read_to_string(changes).expect("a text");
     assert!(job.summary.contains(&changes), "{changes}");
@@ -156,12 +149,8 @@ fn a_failing_test_is_an_annotation_of_its_expectation() {
     };
     let expected =
         "one passes: code: expected OVER_LIMIT, found OK%0Aat 2026-01-01T00:00:00Z: {code: OK";
-    assert!(
-        annotation.starts_with("::error file=tests/shop.test.yaml,line=1,col="),
-        "{annotation}"
-    );
-    assert!(annotation.contains(expected), "{annotation}");
-    assert!(job.summary.contains("1 test: 0 passed, 1 failed"), "{}", job.summary);
+    assert_has(annotation, &["::error file=tests/shop.test.yaml,line=1,col=", expected]);
+    assert_has(&job.summary, &["1 test: 0 passed, 1 failed"]);
 
     repository.0.write("tests/shop.test.yaml", "tests: [{name: a, step: []}]");
     let job = run_action(&repository, &[]);

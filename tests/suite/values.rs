@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::BufRead as _;
 
 use tempfile::TempDir;
 
 use crate::support::http::{self, Connection, Reply, bearer};
 use crate::support::raw_upstream::{Answer, RawUpstream, headers};
 use crate::support::{TestServer, eventually, look_until, tollgate};
+use crate::top::{event, feed};
 
 /// What a client sends as a value.
 const SECRET: &str = "alice-secret-4711@example.com";
@@ -124,29 +124,13 @@ async fn feed_has_values_for_readers_with_a_token() {
     let server = TestServer::with_rules(RULES)
         .with_envs(&[("ADMIN_REDACT", "drop"), ("ADMIN_READ_TOKEN", READ_TOKEN)])
         .start();
-    let feeds = [String::new(), format!("authorization: Bearer {READ_TOKEN}\r\n")].map(|header| {
-        let mut feed = Connection::open(server.admin);
-        let request = format!("GET /api/v1/over-limit HTTP/1.1\r\nhost: test\r\n{header}\r\n");
-        feed.write(request.as_bytes()).expect("it is open");
-        let mut line = String::new();
-        while line != "\r\n" {
-            line.clear();
-            feed.0.read_line(&mut line).expect("there is a head");
-        }
-        feed
-    });
+    let headers = [String::new(), format!("authorization: Bearer {READ_TOKEN}\r\n")];
+    let feeds = headers.map(|header| feed(&server, &header));
     let mut client = server.client().await;
     for _ in 0..6 {
         client.ask("d", &[("user", SECRET)]).await;
     }
-    let events = feeds.map(|mut feed| {
-        let mut line = String::new();
-        while !line.starts_with("data: ") {
-            line.clear();
-            feed.0.read_line(&mut line).expect("the feed continues");
-        }
-        line
-    });
+    let events = feeds.map(|mut feed| event(&mut feed).to_string());
     assert!(!events[0].contains("alice") && events[1].contains(SECRET), "{events:?}");
 }
 
@@ -166,8 +150,7 @@ fn token_to_read_changes_nothing() {
     assert_eq!(reset(TOKEN).status, 200);
     let same =
         tollgate(&["--admin-token", "one-and-the-same", "--admin-read-token", "one-and-the-same"]);
-    assert_eq!(same.code, Some(78), "{same:?}");
-    assert!(same.stderr.contains("ADMIN_READ_TOKEN are the same"), "{same:?}");
+    same.assert_failed(78, &["ADMIN_READ_TOKEN are the same"]);
 }
 
 #[test]

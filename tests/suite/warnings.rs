@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::races::{RaceCall, SERVICES, race};
 use crate::support::redis::RedisProcess;
-use crate::support::{Code, TestServer, request};
+use crate::support::{Code, TestServer, assert_has, request};
 use crate::top::{event, feed};
 
 const RULES: &str = "
@@ -131,25 +131,17 @@ fn ietf_headers_and_gauges_have_each_limit() {
     let remaining: Vec<_> =
         members.map(|member| member.split(";t=").next().unwrap_or_default()).collect();
     assert_eq!(remaining, [r#""descriptor-0";r=6"#, r#""monthly";r=16"#]);
-
-    let page = server.admin("/metrics");
-    let gauges = page.lines().filter_map(|line| line.strip_prefix("tollgate_rule_"));
-    let gauges = gauges.filter(|line| line.contains(r#"rule="d.all_x""#));
-    let gauges: Vec<_> =
-        gauges.filter(|line| line.starts_with("limit{") || line.starts_with("used{")).collect();
-    let expected = [
-        r#"limit{domain="d",key1="all_x",limit="",rule="d.all_x"} 10"#,
-        r#"limit{domain="d",key1="all_x",limit="monthly",rule="d.all_x"} 20"#,
-        r#"used{domain="d",key1="all_x",limit="",rule="d.all_x"} 4"#,
-        r#"used{domain="d",key1="all_x",limit="monthly",rule="d.all_x"} 4"#,
-    ];
-    assert_eq!(gauges, expected);
+    for (limit, requests) in [("", 10.0), ("monthly", 20.0)] {
+        let labels = format!(r#"{{domain="d",key1="all_x",limit="{limit}",rule="d.all_x"}}"#);
+        server.assert_metric(&format!("tollgate_rule_limit{labels}"), requests);
+        server.assert_metric(&format!("tollgate_rule_used{labels}"), 4.0);
+    }
 }
 
 #[tokio::test]
 async fn crossings_are_counted_logged_and_sent_to_readers() {
     let server = TestServer::with_rules(RULES).with_env("ADMIN_REDACT", "drop").start();
-    let mut events = feed(&server);
+    let mut events = feed(&server, "");
     let mut client = server.client().await;
     for _ in 0..10 {
         assert_eq!(client.ask("d", &[("team", "ann")]).await, Code::Ok);
@@ -164,24 +156,20 @@ async fn crossings_are_counted_logged_and_sent_to_readers() {
         ["type", "limit_name", "threshold_percent", "used_percent"]
             .map(|field| event[field].clone())
     };
-    let warning = |name: &str, threshold: u8| {
-        [json!("warning"), json!(name), json!(threshold), json!(threshold)]
-    };
-    let over_limit = [json!("over_limit"), json!("team"), json!(null), json!(null)];
-    let expected = [
-        warning("team", 50),
-        warning("team-month", 25),
-        warning("team", 80),
-        warning("team", 100),
-        over_limit,
-    ];
-    assert_eq!(found.iter().map(of_type).collect::<Vec<_>>(), expected);
+    let expected = json!([
+        ["warning", "team", 50, 50],
+        ["warning", "team-month", 25, 25],
+        ["warning", "team", 80, 80],
+        ["warning", "team", 100, 100],
+        ["over_limit", "team", null, null],
+    ]);
+    assert_eq!(json!(found.iter().map(of_type).collect::<Vec<_>>()), expected);
     assert_eq!(found[0]["descriptor"], json!([["team", ""]]));
 
     let log = server.log_with("threshold_percent=100");
     let lines: Vec<&str> = log.lines().filter(|line| line.contains(LINE)).collect();
     assert_eq!(lines.len(), 4, "{log}");
-    for part in [
+    let parts = [
         "WARN",
         " domain=d ",
         r#" descriptor="team=" "#,
@@ -189,9 +177,8 @@ async fn crossings_are_counted_logged_and_sent_to_readers() {
         " limit_name=team-month ",
         " threshold_percent=25 ",
         " used_percent=25 ",
-    ] {
-        assert!(lines[1].contains(part), "no {part} in {}", lines[1]);
-    }
+    ];
+    assert_has(lines[1], &parts);
     assert!(!log.contains("ann"), "{log}");
 }
 
