@@ -349,7 +349,7 @@ impl Builder {
         if self.is_node {
             free_port(&CLUSTER_PORTS, &[0, BUS_PORT_OFFSET])
         } else {
-            free_port(&PORTS, &[0])
+            server_port()
         }
     }
 
@@ -443,6 +443,11 @@ impl Home {
         let (name, arguments) = words.split_first().expect("there is a command");
         ::redis::cmd(name).arg(arguments).query(&mut self.connection()?)
     }
+}
+
+/// A free port that no client's connection and no other server takes while its server is away.
+pub(crate) fn server_port() -> u16 {
+    free_port(&PORTS, &[0])
 }
 
 /// A port of these that nobody has, nor those so much higher up, and that no other test of this

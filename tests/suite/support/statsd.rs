@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::redis;
+
 /// How often a thread that waits for datagrams looks whether it is over.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -59,16 +61,9 @@ impl Statsd {
         statsd
     }
 
-    /// Not listening yet; the port is reserved.
+    /// Not listening yet.
     pub(crate) fn away() -> Self {
-        let port = loop {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-            let port = listener.local_addr().expect("it is bound").port();
-            if UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-                break port;
-            }
-        };
-        Self { port, received: Arc::default(), open: None }
+        Self { port: redis::server_port(), received: Arc::default(), open: None }
     }
 
     /// Starts to listen.
