@@ -134,7 +134,7 @@ impl Redis {
     /// Why a server, or every node of a cluster, has never been reachable; `None` if none is so.
     pub(crate) fn never_reached(&self) -> Option<String> {
         let mut pools = self.pools();
-        let unreached = pools.find(|pool| !pool.was_reachable())?;
+        let unreached = pools.find(|pool| !pool.has_any(Health::was_reachable))?;
         let cause = unreached.last_failure();
         Some(cause.unwrap_or_else(|| format!("{}: no reply", unreached.deployment)))
     }

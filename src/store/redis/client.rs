@@ -273,7 +273,3 @@ impl RedisClient {
         })
     }
 }
-
-fn as_peek(check: &Check) -> Check {
-    check.with_hits(Hits::Peek)
-}

@@ -10,11 +10,10 @@ use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
 use crate::base::time::{Span, Time};
-use crate::limits::algorithm::Counter;
 use crate::limits::algorithm::lease::{
     Answer, Asked, Demand, GiveBack, LeasedCounter, Settled, Take, TakeReply,
 };
-use crate::limits::check::{Check, Effect, Hits, KEY_BYTES_MAX, Key, Leased, Source, Verdict};
+use crate::limits::check::{Check, CheckError, Hits, KEY_BYTES_MAX, Key, Leased, Source, Verdict};
 use crate::limits::{LeaseTerms, Limit};
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::store::redis::leases::metrics::LeaseMetrics;
@@ -132,43 +131,18 @@ impl Leases {
         (Ahead::Exact, None)
     }
 
-    /// Ends a reservation. Returns the verdict of the whole check.
-    pub(crate) fn settle(
+    pub(crate) fn end_take(
         &self,
         check: &Check,
-        asked: Asked,
-        settled: Settled,
-        over: bool,
+        take: Take,
+        reply: Result<TakeReply, CheckError>,
         now: Time,
-    ) -> Option<Verdict> {
-        self.with(check, |counter| {
-            counter.settle(asked, settled, now);
-            counter.verdict(check.call(), over, now)
-        })
-    }
-
-    /// Learns from the reply to a check. Returns its verdict, less unused hits of this process.
-    pub(crate) fn observe(
-        &self,
-        check: &Check,
-        state: impl FnOnce() -> Counter,
-        over: bool,
-        now: Time,
-    ) -> Option<Verdict> {
-        self.with(check, |counter| {
-            counter.observe(state(), now);
-            counter.verdict(check.call(), over, now)
-        })
-    }
-
-    pub(crate) fn taken(&self, check: &Check, take: Take, reply: TakeReply, now: Time) {
-        self.metrics.count_take(take, Some(reply.granted));
-        self.with(check, |counter| counter.taken(take, reply, now));
-    }
-
-    pub(crate) fn take_failed(&self, check: &Check, take: Take, effect: Effect, now: Time) {
-        self.metrics.count_take(take, None);
-        self.with(check, |counter| counter.take_failed(take, effect, now));
+    ) {
+        self.metrics.count_take(take, reply.as_ref().ok().map(|reply| reply.granted));
+        self.with(check, |counter| match reply {
+            Ok(reply) => counter.taken(take, reply, now),
+            Err(failed) => counter.take_failed(take, failed.effect, now),
+        });
     }
 
     /// Removes idle entries, and takes out what was unused for a lifetime: for this one, or for

@@ -20,7 +20,7 @@ use crate::limits::check::{
 use crate::store::redis::client::decode::CheckReply;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::waiting::NodeReply;
-use crate::store::redis::client::{RedisClient, Request, as_peek};
+use crate::store::redis::client::{RedisClient, Request};
 use crate::store::redis::leases::{Ahead, DueGiveBack};
 use crate::store::redis::shared::Redis;
 
@@ -91,7 +91,7 @@ impl RedisClient {
         let (ahead, take) = shared.leases.decide(check, leased, replicas, server_now);
         if let Some((take, replicas)) = take.zip(replicas) {
             let client = self.clone();
-            let check = as_peek(check);
+            let check = check.with_hits(Hits::Peek);
             // Callers may be gone before the reply.
             let take = async move { client.take(&check, take, replicas).await };
             shared.leases.tasks.spawn(take);
@@ -147,30 +147,17 @@ impl RedisClient {
     async fn take(&self, check: &Check, take: Take, replicas: NonZeroU32) {
         let (shared, sent_at) = (&self.shared, self.shared.clock.now());
         let server_now = shared.server_now(check);
-        let mut encoded = match take.next_window {
-            Some(begins) => shared.encode_next_window(check, begins, server_now),
-            None => {
-                let charge = Counter::charge(&check.limit, check.call());
-                shared.encode(check, charge, None, Mode::Independent, server_now)
-            }
-        };
+        let at = take.next_window.unwrap_or(server_now);
+        let mut encoded = shared.encode_take(check, at, server_now);
         encoded.take_ahead(take.hits, PART_OF_REMAINING * u64::from(replicas.get()));
         let replied = self.send_alone(check, encoded).await;
-        let server_now = shared.server_now(check);
-        match replied {
-            Ok((encoded, reply, replied_at)) => {
-                let reply = TakeReply {
-                    granted: reply.granted(&encoded),
-                    charged_at: encoded.charged_at(check, replied_at),
-                    counter: reply.counter(&encoded, check, replied_at),
-                    round_trip: shared.clock.now().since(sent_at),
-                };
-                shared.leases.taken(check, take, reply, server_now);
-            }
-            Err(CheckError { effect, .. }) => {
-                shared.leases.take_failed(check, take, effect, server_now);
-            }
-        }
+        let reply = replied.map(|(encoded, reply, replied_at)| TakeReply {
+            granted: reply.granted(&encoded),
+            charged_at: encoded.charged_at(check, replied_at),
+            counter: reply.counter(&encoded, check, replied_at),
+            round_trip: shared.clock.now().since(sent_at),
+        });
+        shared.leases.end_take(check, take, reply, shared.server_now(check));
     }
 
     /// Refunds unused hits, each at most once.
@@ -310,8 +297,12 @@ impl Redis {
         self.server_time(check, now).unwrap_or(now)
     }
 
+    /// Ends a reservation. Returns the verdict of the whole check.
     fn settle(&self, check: &Check, asked: Asked, settled: Settled, over: bool) -> Option<Verdict> {
         let now = self.server_now(check);
-        self.leases.settle(check, asked, settled, over, now)
+        self.leases.with(check, |counter| {
+            counter.settle(asked, settled, now);
+            counter.verdict(check.call(), over, now)
+        })
     }
 }

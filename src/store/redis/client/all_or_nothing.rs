@@ -1,9 +1,9 @@
 //! All or nothing for checks that one call of the script cannot decide.
 
 use crate::limits::OverLimitHits;
-use crate::limits::check::{Blocked, Check, CheckError, Decisions, Verdict};
+use crate::limits::check::{Blocked, Check, CheckError, Decisions, Hits, Verdict};
 use crate::store::redis::client::encode::Mode;
-use crate::store::redis::client::{RedisClient, Request, as_peek};
+use crate::store::redis::client::{RedisClient, Request};
 
 impl RedisClient {
     /// All or nothing on several nodes, or of more checks than one call may have: a dry run, then
@@ -32,7 +32,11 @@ impl RedisClient {
             indices.push(index);
             second.push(Check {
                 group: 0,
-                ..if is_blocked && !is_over(decision) { as_peek(check) } else { check.clone() }
+                ..if is_blocked && !is_over(decision) {
+                    check.with_hits(Hits::Peek)
+                } else {
+                    check.clone()
+                }
             });
         }
         let mut second = Request { checks: &second, ..*request };

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use crate::base::time::{Span, Time};
 use crate::limits::algorithm::Counter;
 use crate::limits::algorithm::charge::Charge;
-use crate::limits::check::{Call, Check, StoreError};
+use crate::limits::check::{Call, Check, Hits, StoreError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::node_batch::{NodeBatches, batch_of};
 use crate::store::redis::client::{RedisClient, Request};
@@ -106,19 +106,14 @@ impl Redis {
         encoded
     }
 
-    /// Encodes a take of the fixed window that begins at this time of the server, before it does;
-    /// its hits are set afterwards.
-    pub(crate) fn encode_next_window(
-        &self,
-        check: &Check,
-        begins: Time,
-        server_now: Time,
-    ) -> EncodedCheck {
-        let charge = Counter::charge(&check.limit, Call::PEEK);
-        let mut encoded = self.encode(check, charge, None, Mode::Independent, begins);
+    /// Encodes a take, whose hits are set afterwards, for the window of this time of the server.
+    pub(crate) fn encode_take(&self, check: &Check, at: Time, server_now: Time) -> EncodedCheck {
+        let peek = Call { hits: Hits::Peek, ..check.call() };
+        let charge = Counter::charge(&check.limit, peek);
+        let mut encoded = self.encode(check, charge, None, Mode::Independent, at);
         if let Some(window) = &mut encoded.window {
-            // The key is created early.
-            window.lifetime_secs += begins.since(server_now).ceil_secs();
+            // The key of the next window is created early.
+            window.lifetime_secs += at.since(server_now).ceil_secs();
         }
         encoded
     }
@@ -128,7 +123,7 @@ impl Redis {
 mod tests {
     use super::*;
     use crate::base::time::Clock;
-    use crate::limits::check::{Hits, Key};
+    use crate::limits::check::Key;
     use crate::limits::{Algorithm, Limit, Terms, Unit};
     use crate::store::redis::connect::dialer::Dialer;
     use crate::store::redis::connect::parse;
@@ -166,7 +161,7 @@ mod tests {
         let begins = Time::from_micros(0).plus(Span::from_secs(3 * 60));
         for (early, lifetime) in [(1, 61), (1_000_000, 61), (1_000_001, 62), (60_000_000, 120)] {
             let now = Time::from_micros(begins.as_micros() - early);
-            let mut take = redis().encode_next_window(&check, begins, now);
+            let mut take = redis().encode_take(&check, begins, now);
             assert!(!take.is_direct(), "nothing to take");
             take.take_ahead(5, 4);
             let window = take.window.expect("a window");

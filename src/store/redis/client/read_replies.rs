@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::time::{Span, Time};
+use crate::limits::algorithm::lease::LeasedCounter;
 use crate::limits::check::{CheckError, Hits, StoreError, Verdict};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
@@ -99,11 +100,12 @@ impl RedisClient {
         let is_decision = request.mode == Mode::Independent;
         let mut verdict = reply.verdict(encoded, check, redis_now);
         if check.lease.is_some() {
-            let counter = || reply.counter(encoded, check, redis_now);
-            let leases = &self.shared.leases;
-            if is_decision
-                && let Some(leased) = leases.observe(check, counter, verdict.over, redis_now)
-            {
+            // Less unused hits of this process.
+            let observed = |counter: &mut LeasedCounter| {
+                counter.observe(reply.counter(encoded, check, redis_now), redis_now);
+                counter.verdict(check.call(), verdict.over, redis_now)
+            };
+            if is_decision && let Some(leased) = self.shared.leases.with(check, observed) {
                 verdict = leased;
             }
         } else if let Some(cache) = &self.shared.over_limit_cache {

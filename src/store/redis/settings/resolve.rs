@@ -142,7 +142,7 @@ impl Server {
         })
     }
 
-    /// Parses addresses with commas between them. The credentials and TLS of the first apply to all.
+    /// Parses addresses with commas between them. Credentials and TLS of the first apply to all.
     fn list(
         &self,
         port_default: u16,

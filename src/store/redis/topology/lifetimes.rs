@@ -147,7 +147,7 @@ mod tests {
     use crate::telemetry::metric::Metrics;
 
     fn lifetimes() -> UnconfirmedLifetimes {
-        UnconfirmedLifetimes::new(Metrics::new().counter("lost", ""))
+        UnconfirmedLifetimes::new(Metrics::new().counter("lost", "Lost."))
     }
 
     fn lifetime(key: &str) -> Lifetime {

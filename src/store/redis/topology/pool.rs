@@ -95,11 +95,6 @@ impl NodePool {
         self.parts.refresh.notify_one();
     }
 
-    /// Whether any server has ever replied.
-    pub(crate) fn was_reachable(&self) -> bool {
-        self.has_any(Health::was_reachable)
-    }
-
     /// Why a server did not reply, or is not found.
     pub(crate) fn last_failure(&self) -> Option<String> {
         let of_node = self.find(Health::last_failure);
