@@ -7,60 +7,45 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use redis::Value;
-use serde_json::json;
 use tollgate::limiter::fallback::failed_calls;
 use tollgate::telemetry::metric::Metrics;
 
 use crate::support::cluster::ClusterProcess;
+use crate::support::counting::{ALGORITHMS, answered_by_redis, rules};
 use crate::support::process::look_for;
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::{Options, SentinelProcess};
-use crate::support::{Builder, TestServer, limit_of, look_until};
+use crate::support::{Builder, TestServer, limit_of, look_until, request};
 
-/// A rule of each kind of counter there is in Redis, whose failures show.
-const EVERY_ALGORITHM: &str = "
-domain: d
-metadata: {tollgate: {defaults: {on_store_error: error}}}
-descriptors:
-  - {key: fixed, rate_limit: {unit: year, requests_per_unit: 2}}
-  - {key: dropping, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {over_limit_hits: drop}}}
-  - {key: sliding, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: sliding_window}}}
-  - {key: cut, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: sliding_window, buckets: 4}}}
-  - {key: log, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: sliding_log}}}
-  - {key: bucket, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: token_bucket}}}
-  - {key: even, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: leaky_bucket, burst: 2}}}
-  - key: at_once
-    descriptors:
-      - {key: id, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: concurrency, lease_by: id, lease: 1h}}}
-";
+/// Callers, of which more hold a place than may.
+const CALLERS: [&str; 4] = ["a", "b", "c", "d"];
 /// Who asks the sentinels; the last word is all that it may do.
 const OF_SENTINELS: &str = "tollgate on >s3cret ~* &* -@all +sentinel|get-master-addr-by-name";
-const KEYS: [&str; 7] = ["fixed", "dropping", "sliding", "cut", "log", "bucket", "even"];
 
-#[test]
-fn redis_acl_of_the_page_suffices_to_count() {
+#[tokio::test]
+async fn redis_acl_of_the_page_suffices_to_count() {
     let redis = RedisProcess::start();
     allow(&redis);
     // What was not sent yet has to be sent whole, which takes another permission than the rest.
     redis.command::<()>(&["SCRIPT", "FLUSH"]);
     let server = as_user(&redis.address()).start();
-    count_in_every_way(&server);
+    count_in_every_way(&server).await;
     refused_nothing(&redis);
 }
 
-#[test]
-fn redis_acl_of_the_page_suffices_on_a_cluster() {
+#[tokio::test]
+async fn redis_acl_of_the_page_suffices_on_a_cluster() {
     let cluster = ClusterProcess::start();
     cluster.living().for_each(allow);
     let server = as_user(&cluster.url()).with_env("REDIS_TYPE", "cluster").start();
-    count_in_every_way(&server);
+    count_in_every_way(&server).await;
     let key = cluster.keys("*:log:*").pop().expect("a log was written");
     let slot = cluster.slot_of(&key);
     let migration = cluster.begin_to_migrate(slot);
     migration.move_keys();
-    count_in_every_way(&server);
+    count_in_every_way(&server).await;
     migration.finish();
-    count_in_every_way(&server);
+    count_in_every_way(&server).await;
     let redirected = |kind: &str| {
         server
             .metric(&format!("tollgate_store_redirects_total{{kind=\"{kind}\"}}"))
@@ -73,8 +58,8 @@ fn redis_acl_of_the_page_suffices_on_a_cluster() {
     cluster.living().for_each(refused_nothing);
 }
 
-#[test]
-fn redis_acl_of_the_page_suffices_with_sentinels() {
+#[tokio::test]
+async fn redis_acl_of_the_page_suffices_with_sentinels() {
     let deployment =
         SentinelProcess::with(Options { sentinel_user: Some(OF_SENTINELS), ..Options::default() });
     let permission = OF_SENTINELS.split_whitespace().last().expect("there is one");
@@ -87,7 +72,7 @@ fn redis_acl_of_the_page_suffices_with_sentinels() {
         .with_env("REDIS_TYPE", "sentinel")
         .with_env("REDIS_SENTINEL_AUTH", "tollgate:s3cret")
         .start();
-    count_in_every_way(&server);
+    count_in_every_way(&server).await;
     refused_nothing(deployment.master());
 }
 
@@ -270,9 +255,8 @@ fn refused_nothing(redis: &RedisProcess) {
 
 /// A service that counts as that user.
 fn as_user(url: &str) -> Builder {
-    TestServer::with_rules(EVERY_ALGORITHM)
-        .with_env("REDIS_URL", url)
-        .with_env("REDIS_AUTH", "tollgate:s3cret")
+    let settings = [("REDIS_URL", url.to_owned()), ("REDIS_AUTH", "tollgate:s3cret".to_owned())];
+    answered_by_redis(TestServer::with_rules(&rules(2, "")), &settings)
 }
 
 fn page() -> String {
@@ -297,7 +281,7 @@ fn words_after(beginning: &str) -> Vec<String> {
     block.split_whitespace().map(str::to_owned).collect()
 }
 
-fn count_in_every_way(server: &TestServer) {
+async fn count_in_every_way(server: &TestServer) {
     look_until("it knows its servers", || {
         server.metric("tollgate_store_nodes").unwrap_or_default() > 0.0
     });
@@ -305,28 +289,11 @@ fn count_in_every_way(server: &TestServer) {
         let not_durable = server.metric("tollgate_store_not_durable{reason=\"no_aof\"}");
         not_durable.unwrap_or_default() > 0.0
     });
-    for (what, status) in ask_for_everything(server) {
-        assert!([200, 429].contains(&status), "{what}: {status}");
-    }
-}
-
-/// Calls that use every algorithm in every way, and the status of each.
-fn ask_for_everything(server: &TestServer) -> Vec<(String, u16)> {
-    let hits = |descriptor: &serde_json::Value, hits: u64, is_negative: bool| {
-        let mut descriptor = descriptor.clone();
-        descriptor["hitsAddend"] = json!(hits);
-        descriptor["isNegativeHits"] = json!(is_negative);
-        descriptor
-    };
-    let holder = |name: usize| json!({"entries": [{"key": "at_once"}, {"key": "id", "value": name.to_string()}]});
-    let mut descriptors: Vec<serde_json::Value> =
-        KEYS.iter().map(|key| json!({"entries": [{"key": key}]})).collect();
-    descriptors.extend((0..4).map(holder));
-    let mut statuses = Vec::new();
-    for descriptor in &descriptors {
+    let mut client = server.client().await;
+    for (key, caller) in ALGORITHMS.into_iter().flat_map(|(key, _)| CALLERS.map(|it| (key, it))) {
         // Hits until it is over, a look, some that are given back, more than there is room for, and
         // one that finds what it left.
-        for (count, is_negative) in [
+        for (hits, is_negative) in [
             (1, false),
             (1, false),
             (1, false),
@@ -336,11 +303,11 @@ fn ask_for_everything(server: &TestServer) -> Vec<(String, u16)> {
             (5, false),
             (1, false),
         ] {
-            let body =
-                json!({"domain": "d", "descriptors": [hits(descriptor, count, is_negative)]})
-                    .to_string();
-            statuses.push((body.clone(), server.json(&body).status));
+            let mut request = request("d", &[&[(key, "v"), ("caller", caller)]]);
+            request.descriptors[0].hits_addend = Some(hits);
+            request.descriptors[0].is_negative_hits = is_negative;
+            let answer = client.call(request).await;
+            assert!(answer.is_ok(), "{key} {hits} {is_negative}: {answer:?}");
         }
     }
-    statuses
 }
