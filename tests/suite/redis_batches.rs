@@ -21,6 +21,18 @@ fn limit(algorithm: Algorithm, requests: u32, over_limit_hits: OverLimitHits) ->
     Limit::new(&Terms { over_limit_hits, ..terms }).expect("a limit")
 }
 
+/// A limit whose checks take Redis much time.
+fn wide() -> Limit {
+    let terms = Terms::new(9, Unit::Day, Algorithm::SlidingWindow);
+    Limit::new(&Terms { buckets: Some(100), ..terms }).expect("a limit")
+}
+
+/// Hits that are dropped over this limit, which may be leased.
+fn leased(requests: u32, hits: Hits) -> Check {
+    let limit = limit(Algorithm::FixedWindow, requests, OverLimitHits::Drop);
+    Check { lease: Some(Arc::default()), ..check("leased:", limit, hits) }
+}
+
 /// The first of all holders, where it matters who holds.
 fn check(key: &str, limit: Limit, hits: Hits) -> Check {
     Check { holder: Some(b"first".to_vec().into()), ..Check::new(Key::from(key), limit, hits) }
@@ -109,11 +121,7 @@ async fn a_request_of_256_windows_or_64_buckets_is_one_round_trip() {
 #[tokio::test]
 async fn calls_of_the_script_are_bounded_by_the_work_of_their_checks() {
     let bench = bench_at_start().await;
-    let wide = Limit::new(&Terms {
-        buckets: Some(100),
-        ..Terms::new(9, Unit::Day, Algorithm::SlidingWindow)
-    });
-    let wide = wide.expect("a limit");
+    let wide = wide();
     let of = |algorithm| limit(algorithm, 9, OverLimitHits::Drop);
     // How many checks are sent alone with one call, and how many all or nothing.
     for (name, limit, alone, together) in [
@@ -160,11 +168,7 @@ async fn calls_of_the_script_are_bounded_by_the_work_of_their_checks() {
 #[tokio::test]
 async fn all_or_nothing_of_several_calls_consumes_nothing_over_limit() {
     let bench = bench_at_start().await;
-    let wide = Limit::new(&Terms {
-        buckets: Some(100),
-        ..Terms::new(9, Unit::Day, Algorithm::SlidingWindow)
-    });
-    let wide = wide.expect("a limit");
+    let wide = wide();
     for (last, is_over) in [(10, true), (9, false), (1, true)] {
         let checks = (0..200).map(|number| {
             let hits = if number == 199 { last } else { 1 };
@@ -214,10 +218,8 @@ async fn hits_of_a_batch_on_one_window_are_one_command() {
 #[tokio::test]
 async fn leased_windows_drop_hits_over_the_limit_by_one_command() {
     let bench = bench_at_start().await;
-    let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop);
-    let leased =
-        |hits| Check { lease: Some(Arc::default()), ..check("leased:", limit, Hits::Add(hits)) };
-    let checks: Vec<Check> = [1, 4, 2, 3, 1, 9].map(leased).into();
+    let checks: Vec<Check> = [1, 4, 2, 3, 1, 9].map(|hits| leased(9, Hits::Add(hits))).into();
+    let limit = checks[0].limit;
     let key = String::from_utf8(redis_key(&checks[0], START)).expect("it is text");
     for (before, is_known) in [None, Some(0), Some(3), Some(9), Some(12), Some(-5)]
         .into_iter()
@@ -259,8 +261,6 @@ async fn leased_windows_drop_hits_over_the_limit_by_one_command() {
 #[tokio::test]
 async fn leased_windows_are_charged_in_order_by_commands_and_script() {
     let bench = bench_at_start().await;
-    let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop);
-    let leased = |hits| Check { lease: Some(Arc::default()), ..check("leased:", limit, hits) };
     let hits = [
         Hits::Add(4),
         Hits::Peek,
@@ -270,7 +270,8 @@ async fn leased_windows_are_charged_in_order_by_commands_and_script() {
         Hits::Add(3),
         Hits::Add(1),
     ];
-    let request = request_of(hits.map(leased));
+    let request = request_of(hits.map(|hits| leased(9, hits)));
+    let limit = request.checks[0].limit;
     let decisions = bench.remote.decide(&request, START, None).await;
     let mut counter = Counter::new(&limit);
     for (hits, decision) in hits.into_iter().zip(decisions) {
@@ -284,12 +285,11 @@ async fn leased_windows_are_charged_in_order_by_commands_and_script() {
 #[tokio::test]
 async fn concurrent_leased_hits_use_all_of_a_window() {
     let bench = bench_at_start().await;
-    let limit = limit(Algorithm::FixedWindow, 40, OverLimitHits::Drop);
-    let leased = |_| Check { lease: Some(Arc::default()), ..check("leased:", limit, Hits::Add(1)) };
-    let key = String::from_utf8(redis_key(&leased(0), START)).expect("it is text");
+    let hit = || leased(40, Hits::Add(1));
+    let key = String::from_utf8(redis_key(&hit(), START)).expect("it is text");
     let mut admitted = 0;
     for _ in 0..20 {
-        let answers = bench.ask_each(&[0; 9].map(leased), START).await;
+        let answers = bench.ask_each(&[(); 9].map(|()| hit()), START).await;
         let passes = |answer: &&Result<Verdict, CheckError>| answer.is_ok_and(|it| !it.over);
         admitted += answers.iter().filter(passes).count();
     }
@@ -302,11 +302,9 @@ async fn concurrent_leased_hits_use_all_of_a_window() {
 #[tokio::test]
 async fn leased_hits_that_never_fit_change_nothing() {
     let bench = bench_at_start().await;
-    let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop);
-    let leased = |hits| Check { lease: Some(Arc::default()), ..check("leased:", limit, hits) };
     for (hits, over) in [(Hits::Add(10), true), (Hits::Peek, false)] {
         bench.count_anew();
-        let request = request_of([leased(hits)]);
+        let request = request_of([leased(9, hits)]);
         let verdict = bench.remote.decide(&request, START, None).await[0];
         assert_eq!(verdict.map(|verdict| verdict.over), Ok(over));
         let counts = ["evalsha", "incr", "incrby"].map(|name| bench.calls(name));
