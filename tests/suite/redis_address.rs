@@ -92,24 +92,6 @@ pub(crate) fn text(path: &Path) -> &str {
 }
 
 #[tokio::test]
-async fn what_the_url_is_wins_over_the_socket_type() {
-    let (by_tcp, by_socket) =
-        (RedisProcess::start(), RedisProcess::builder().with_nothing_but_a_socket().start());
-    for socket_type in ["tcp", "unix", ""] {
-        let socket_type = ("REDIS_SOCKET_TYPE", socket_type);
-        reach(&by_tcp, &[("REDIS_URL", &by_tcp.address()), socket_type]).await;
-        for url in [
-            by_socket.address(),
-            by_socket.url(),
-            format!("unix:{}", by_socket.address()),
-            format!("redis+{}", by_socket.url()),
-        ] {
-            reach(&by_socket, &[("REDIS_URL", &url), socket_type]).await;
-        }
-    }
-}
-
-#[tokio::test]
 async fn user_password_and_database_are_those_of_the_url_or_of_redis_auth() {
     let password = "p@ss:w/o,r%d?#";
     let encoded = "p%40ss%3Aw%2Fo%2Cr%25d%3F%23";

@@ -96,20 +96,6 @@ async fn no_call_waits_at_even_demand() {
     assert_nothing_is_held(&service, "at the end");
 }
 
-#[tokio::test(start_paused = true)]
-async fn unused_hits_are_given_back_after_their_lifetime() {
-    let service = service("unit: hour, requests_per_unit: 100000", "").await;
-    let mut admitted = 0;
-    for _ in 0..1_000 {
-        admitted += i64::from(service.ask("key", "v").await == Called::OK);
-        tokio::time::advance(millis(1)).await;
-    }
-    assert!(service.server.hits(KEY) > admitted, "some are held");
-    pass(LIFETIME + SWEEP_INTERVAL).await;
-    assert_eq!(service.server.hits(KEY), admitted);
-    assert_nothing_is_held(&service, "after their lifetime");
-}
-
 /// How a load went.
 #[derive(Default)]
 struct Load {

@@ -199,6 +199,9 @@ async fn errors_of_redis_are_reported_with_their_cure_and_not_as_unreachable() {
             service.ask("error", &call.to_string()).await;
             pass(millis(200)).await;
         }
+        for _ in 0..LIMIT {
+            assert_eq!(service.ask("local", "v").await.verdict, Verdict::Ok, "{error}");
+        }
         let code = error.split(' ').next().expect("a code");
         let ready = service.lifecycle.state().report();
         for text in [&ready, &log.faults()[0]] {
@@ -212,6 +215,9 @@ async fn errors_of_redis_are_reported_with_their_cure_and_not_as_unreachable() {
         service.server.recover();
         service.server.serve("INCR");
         pass(millis(61_000)).await;
+        let written_back = service.server.hits("d_local_v_").unsigned_abs();
+        assert_eq!(written_back, LIMIT, "{error}");
+        assert_eq!(service.ask("local", "v").await.verdict, Verdict::OverLimit, "{error}");
         assert_eq!(service.ask("error", "served").await.verdict, Verdict::Ok, "{error}");
         pass(millis(400)).await;
         log.assert_logged_once(ERROR_REPLIES, true);

@@ -80,7 +80,6 @@ struct Home {
 enum Transport {
     Tcp,
     Tls,
-    Socket,
 }
 
 impl RedisProcess {
@@ -104,12 +103,9 @@ impl RedisProcess {
         }
     }
 
-    /// As an operator writes it: `127.0.0.1:port`, or the path of its socket.
+    /// As an operator writes it: `127.0.0.1:port`.
     pub(crate) fn address(&self) -> String {
-        match self.options.transport {
-            Transport::Socket => self.socket().display().to_string(),
-            Transport::Tcp | Transport::Tls => format!("{}:{}", Ipv4Addr::LOCALHOST, self.port),
-        }
+        format!("{}:{}", Ipv4Addr::LOCALHOST, self.port)
     }
 
     /// The same with its scheme, and without credentials.
@@ -117,12 +113,11 @@ impl RedisProcess {
         let scheme = match self.options.transport {
             Transport::Tcp => "redis",
             Transport::Tls => "rediss",
-            Transport::Socket => "unix",
         };
         format!("{scheme}://{}", self.address())
     }
 
-    /// Where it listens, unless it has nothing but its socket.
+    /// Where it listens.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -285,12 +280,6 @@ impl Builder {
         self
     }
 
-    /// Nothing but a Unix socket.
-    pub(crate) fn with_nothing_but_a_socket(mut self) -> Self {
-        self.transport = Transport::Socket;
-        self
-    }
-
     /// TLS instead of plain text, and whether clients must show a certificate of the same
     /// authority. The server is the one on the PATH: those of `.tools` have no TLS.
     pub(crate) fn with_tls(mut self, identity: &Identity, auth_clients: &str) -> Self {
@@ -392,7 +381,6 @@ impl Builder {
         match self.transport {
             Transport::Tcp => command.args(["--port", &port]),
             Transport::Tls => command.args(["--port", "0", "--tls-port", &port]),
-            Transport::Socket => command.args(["--port", "0"]),
         };
         // The minus is for machines without IPv6.
         command.args(["--bind", "127.0.0.1", "-::1"]);
