@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRef, Query as QueryString, State};
+use axum::extract::{FromRef, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, any, get};
 use futures_util::future::join_all;
@@ -20,6 +20,7 @@ use crate::base::http::{self as server, health};
 use crate::base::net::client::ADMIN_PORT;
 use crate::base::removed::replacement;
 use crate::base::shutdown::Lifecycle;
+use crate::base::text::Text;
 use crate::limiter::Modes;
 use crate::operator::admin::api::Api;
 use crate::operator::admin::api::viewer::{Viewer, Viewers};
@@ -179,14 +180,8 @@ pub(crate) async fn serve(
     let serving = listeners.into_iter().map(|(listener, router)| async move {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => {
-                server::serve(
-                    accept::incoming(listener, errors.clone()),
-                    router,
-                    lifecycle.stopping(),
-                    bounds,
-                    metrics,
-                )
-                .await;
+                let incoming = accept::incoming(listener, errors.clone());
+                server::serve(incoming, router, lifecycle.stopping(), bounds, metrics).await;
             }
             Err(error) => tracing::error!(%error, "cannot accept connections"),
         }
@@ -220,12 +215,9 @@ async fn explain_body(State(admin): State<Admin>, body: Body) -> Response {
     explain::by_body(&admin.rules, admin.modes, body).await
 }
 
-async fn rlconfig(
-    State(admin): State<Admin>,
-    QueryString(pairs): QueryString<Vec<(String, String)>>,
-) -> Response {
+async fn rlconfig(State(admin): State<Admin>, pairs: Pairs) -> Response {
     let rules = admin.rules.clone();
-    match pairs.iter().find(|(name, _)| name == "format").map_or("text", |(_, format)| format) {
+    match &*pairs.all("format").next().map_or("text".into(), |format| Text(format).shown()) {
         "text" => {
             let dump = move || rules.load().as_ref().map(|rules| rules.dump()).unwrap_or_default();
             match admin.pages.rlconfig.get(dump).await {

@@ -311,7 +311,8 @@ impl Shared {
         let mut totals = self.totals.lock();
         let mut free = SLOT_KEYS_BYTES_MAX.saturating_sub(totals.trim(since));
         for sketches in taken.into_iter().flat_map(|pending| pending.rules.into_values()) {
-            let windows = totals.of(&sketches.domain, &sketches.rule);
+            let rules = totals.0.entry(sketches.domain.clone()).or_default();
+            let windows = rules.entry(sketches.rule.clone()).or_default();
             for (hash, key) in sketches.into_keys() {
                 if !windows.add(since, hash, &key, &mut free) {
                     self.full.inc_by(key.counts.hits);
@@ -323,14 +324,6 @@ impl Shared {
 }
 
 impl Totals {
-    fn of(&mut self, domain: &str, rule: &Arc<str>) -> &mut Windows {
-        if !self.0.contains_key(domain) {
-            self.0.insert(domain.into(), BTreeMap::new());
-        }
-        let rules = self.0.get_mut(domain).expect("it was added");
-        rules.entry(rule.clone()).or_default()
-    }
-
     /// Removes what no window has any more, and returns the bytes of the keys that are left.
     fn trim(&mut self, now: Time) -> usize {
         let mut bytes = 0;
