@@ -41,11 +41,11 @@ pub(crate) fn play(
     let stats = reader.stats().clone();
     if stats.requests == 0 {
         let path = path.display();
-        let why = stats.invalid.first();
+        let why = stats.invalid_lines.first();
         let why = why.map_or_else(String::new, |line| format!("; {line}"));
         return Err(anyhow!("{path} has no request{why}"));
     }
-    for line in &stats.invalid {
+    for line in &stats.invalid_lines {
         print_error(&line.to_string());
     }
     Ok((stats, times))

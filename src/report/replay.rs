@@ -29,8 +29,7 @@ pub(crate) struct TrafficStats {
     /// Invalid lines.
     pub(crate) broken: u64,
     /// The first of them.
-    #[serde(rename = "invalid_lines")]
-    pub(crate) invalid: Vec<InvalidLine>,
+    pub(crate) invalid_lines: Vec<InvalidLine>,
     /// Empty lines, and lines of an access log about requests that asked for no limit.
     pub(crate) without_request: u64,
     /// Requests with a time before that of an earlier line.
@@ -44,10 +43,8 @@ pub(crate) struct TrafficStats {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct InvalidLine {
     /// 1-based.
-    #[serde(rename = "line")]
-    pub(crate) number: u64,
-    #[serde(rename = "error")]
-    pub(crate) reason: String,
+    pub(crate) line: u64,
+    pub(crate) error: String,
 }
 
 /// Requests decided by one set of rules.
@@ -109,7 +106,7 @@ pub(crate) struct KeyReplay {
 
 impl fmt::Display for InvalidLine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "line {}: {}", self.number, self.reason)
+        write!(formatter, "line {}: {}", self.line, self.error)
     }
 }
 

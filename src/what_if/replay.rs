@@ -153,7 +153,7 @@ impl Tally {
             source,
             share: share(self.report.over_limit, self.report.requests),
             keys: keys.collect(),
-            keys_missed_max: self.keys.missed_max(),
+            keys_missed_max: self.keys.missed_max,
             ..self.report
         }
     }

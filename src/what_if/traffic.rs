@@ -72,7 +72,7 @@ impl Reader {
                 Ok(Some(line)) => break line,
                 Ok(None) => self.stats.without_request += 1,
                 Err(reason) => {
-                    let line = InvalidLine { number, reason };
+                    let line = InvalidLine { line: number, error: reason };
                     reject(&mut self.stats, line, self.errors_max)?;
                 }
             }
@@ -109,8 +109,8 @@ fn reject(stats: &mut TrafficStats, line: InvalidLine, errors_max: u64) -> anyho
         };
         bail!("{number} (--max-errors {errors_max}); {line}");
     }
-    if stats.invalid.len() < INVALID_LINES_KEPT_MAX {
-        stats.invalid.push(line);
+    if stats.invalid_lines.len() < INVALID_LINES_KEPT_MAX {
+        stats.invalid_lines.push(line);
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use crate::base::named_enum::named_enum;
 use crate::base::text::counted;
 use crate::base::time::Span;
 use crate::limiter::response::{Header, Response};
@@ -76,13 +77,20 @@ pub(crate) enum Field {
     RequestHeader(String),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StatusField {
-    Code,
-    Remaining,
-    Limit,
-    Reset,
-    Rule,
+named_enum! {
+    /// A field of the status of a descriptor.
+    pub enum StatusField {
+        /// OK or OVER_LIMIT.
+        Code = "code",
+        /// Hits that would be admitted now.
+        Remaining = "remaining",
+        /// The limit.
+        Limit = "limit",
+        /// The time until it resets.
+        Reset = "reset",
+        /// The rule that matches.
+        Rule = "rule",
+    }
 }
 
 /// The response to a request, and the rules that its descriptors match.
@@ -197,19 +205,18 @@ fn status(
     findings: &mut SourceFindings<'_>,
 ) -> Option<Expectation> {
     let name = format!("statuses[{index}].{key}");
-    let of = |field| Field::Status(index, field);
-    let (field, value) = match key {
-        "code" => return read_code(node, &name, of(StatusField::Code), findings),
-        "remaining" => {
-            let number = whole(node, key, 0..=u32::MAX.into(), findings)?;
-            (StatusField::Remaining, Some(number.to_string()))
+    let status: StatusField = key.parse().ok()?;
+    let field = Field::Status(index, status);
+    let value = match status {
+        StatusField::Code => return read_code(node, &name, field, findings),
+        StatusField::Remaining => {
+            Some(whole(node, key, 0..=u32::MAX.into(), findings)?.to_string())
         }
-        "limit" => (StatusField::Limit, optional(node, key, findings)),
-        "reset" if node.is_null() => (StatusField::Reset, None),
-        "reset" => (StatusField::Reset, Some(reset(node, key, findings)?)),
-        _ => (StatusField::Rule, optional(node, key, findings)),
+        StatusField::Reset if node.is_null() => None,
+        StatusField::Reset => Some(reset(node, key, findings)?),
+        StatusField::Limit | StatusField::Rule => optional(node, key, findings),
     };
-    Some(Expectation { name, field: of(field), value, location: node.location })
+    Some(Expectation { name, field, value, location: node.location })
 }
 
 fn headers(
@@ -283,18 +290,14 @@ fn header(headers: &[Header], name: &str) -> Option<String> {
 
 /// A response in the form of `expect`.
 pub(crate) fn shown(answer: &Answer) -> String {
-    const FIELDS: [(&str, StatusField); 4] = [
-        ("rule", StatusField::Rule),
-        ("limit", StatusField::Limit),
-        ("remaining", StatusField::Remaining),
-        ("reset", StatusField::Reset),
-    ];
+    const FIELDS: [StatusField; 4] =
+        [StatusField::Rule, StatusField::Limit, StatusField::Remaining, StatusField::Reset];
     let mut statuses = Vec::new();
     for (index, status) in answer.response.statuses.iter().enumerate() {
         let mut text = format!("code: {}", code(status.over_limit));
-        for (name, field) in FIELDS {
+        for field in FIELDS {
             if let Some(value) = field.found(index, "", answer) {
-                let _ = write!(text, ", {name}: {value}");
+                let _ = write!(text, ", {}: {value}", field.name());
             }
         }
         statuses.push(format!("{{{text}}}"));
