@@ -6,7 +6,7 @@ pub use lease::{
     Consistency, LEASED_LIMIT_MIN, LIFETIME_MAX, LIFETIME_MIN, LeaseError, LeaseTerms,
     SUB_WINDOW_MIN,
 };
-pub use named_algorithm::{Algorithm, Kind, LimitOption, OverLimitHits};
+pub use named_algorithm::{Algorithm, LimitOption, OverLimitHits};
 pub use share::Share;
 pub use terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, Terms};
 pub use unit::{Tick, Unit};

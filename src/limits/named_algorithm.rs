@@ -56,30 +56,7 @@ named_enum! {
     }
 }
 
-/// The form of a counter's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A counter for each window aligned to the epoch.
-    Windows,
-    /// Hits of the time before now.
-    Sliding,
-    /// Hits that are given back at a steady rate; can queue.
-    Bucket,
-    /// Holders instead of hits, and no period.
-    Holders,
-}
-
 impl Algorithm {
-    /// The form of its state.
-    pub const fn kind(self) -> Kind {
-        match self {
-            Self::FixedWindow => Kind::Windows,
-            Self::SlidingWindow | Self::SlidingLog => Kind::Sliding,
-            Self::TokenBucket | Self::LeakyBucket => Kind::Bucket,
-            Self::Concurrency => Kind::Holders,
-        }
-    }
-
     /// Whether a rule with this algorithm may have the option.
     pub fn takes(self, option: LimitOption) -> bool {
         match option {
@@ -109,17 +86,17 @@ impl Algorithm {
 
     /// Whether each window, aligned to the epoch, has a counter.
     pub const fn has_windows(self) -> bool {
-        matches!(self.kind(), Kind::Windows)
+        matches!(self, Self::FixedWindow)
     }
 
     /// Whether the algorithm is a bucket, which has a burst and can queue.
     pub const fn is_bucket(self) -> bool {
-        matches!(self.kind(), Kind::Bucket)
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
     /// Whether holders are counted, each known by name. Such a limit has a lease and no period.
     pub const fn counts_holders(self) -> bool {
-        matches!(self.kind(), Kind::Holders)
+        matches!(self, Self::Concurrency)
     }
 }
 

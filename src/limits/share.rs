@@ -29,7 +29,9 @@ impl Share {
     /// The part of a quota. The parts of all ranks add up to the whole; without a rank it is
     /// rounded down.
     pub fn of_allowed(self, whole: u64) -> u64 {
-        whole / u64::from(self.replicas.get()) + u64::from(self.has_one_more(whole))
+        let replicas = u64::from(self.replicas.get());
+        let has_one_more = self.rank.is_some_and(|rank| u64::from(rank) < whole % replicas);
+        whole / replicas + u64::from(has_one_more)
     }
 
     /// The part of used quota. The parts of all ranks add up to the whole; without a rank it is
@@ -39,9 +41,5 @@ impl Share {
             None => whole.div_ceil(self.replicas.get().into()),
             Some(_) => self.of_allowed(whole),
         }
-    }
-
-    fn has_one_more(self, whole: u64) -> bool {
-        self.rank.is_some_and(|rank| u64::from(rank) < whole % u64::from(self.replicas.get()))
     }
 }

@@ -7,7 +7,7 @@
 use crate::base::time::Time;
 use crate::limits::algorithm::charge::Charge;
 use crate::limits::algorithm::decide::Decide;
-use crate::limits::check::{Call, Hits, Verdict};
+use crate::limits::check::{Call, Verdict};
 use crate::limits::{EXACT_MAX, Limit};
 
 /// A window.
@@ -48,18 +48,9 @@ impl Decide for FixedWindow {
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
-        let requests = limit.requests;
         let ends_after = limit.window_end(self.id, now).since(now);
-        let fits_a_fresh_window = match call.hits {
-            Hits::Add(hits) => hits <= requests,
-            Hits::Peek | Hits::Refund(_) => true,
-        };
-        Verdict::of_hits(
-            limit,
-            self.used,
-            over,
-            (over && fits_a_fresh_window).then_some(ends_after),
-            ends_after,
-        )
+        let wanted = Self::charge(limit, call).wanted();
+        let retry_after = (over && wanted <= limit.requests).then_some(ends_after);
+        Verdict::of_hits(limit, self.used, over, retry_after, ends_after)
     }
 }
