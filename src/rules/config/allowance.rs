@@ -21,8 +21,7 @@ pub(super) fn allowance(
     if spec.unlimited {
         if terms.is_some() {
             let text = "should not specify rate limit unit when unlimited";
-            let problem = Diagnostic::new(spec.unit.location, text);
-            findings.problem(problem.hint("remove unit, or unlimited"));
+            findings.reject(spec.unit.location, text, "remove unit, or unlimited");
             return None;
         }
         report_options_of_no_limit(descriptor, options, findings)?;
@@ -31,7 +30,7 @@ pub(super) fn allowance(
     let Some(terms) = terms else {
         if !spec.unit_misspelled || !spec.unit.value.is_empty() {
             let text = format!("invalid rate limit unit '{}'", spec.unit.value);
-            findings.problem(Diagnostic::new(spec.unit.location, text).hint(UNITS_HINT));
+            findings.reject(spec.unit.location, text, UNITS_HINT);
         }
         return None;
     };
@@ -76,8 +75,7 @@ fn report_options_of_no_limit(
     let mut is_valid = true;
     for (key, location, _) in block.stated().filter(|(key, ..)| is_of_limit(key)) {
         let text = format!("`{key}` is of the rule's own limit, and the rule is unlimited");
-        let problem = Diagnostic::new(location, text);
-        findings.problem(problem.hint("remove it, or write it in an item of `limits`"));
+        findings.reject(location, text, "remove it, or write it in an item of `limits`");
         is_valid = false;
     }
     is_valid.then_some(())
@@ -108,9 +106,8 @@ pub(super) fn warn_about_limit(
             limit.requests
         );
         let location = options.algorithm_location().unwrap_or(spec.location);
-        findings.warning(Diagnostic::new(location, text).hint(
-            "write algorithm: sliding_window with buckets: 10, whose size does not grow with the limit",
-        ));
+        let hint = "write algorithm: sliding_window with buckets: 10, whose size does not grow with the limit";
+        findings.warning(Diagnostic::new(location, text).hint(hint));
     }
     let leased = options.leased();
     if let Some(location) = leased.and_then(Sourced::own_location)

@@ -85,11 +85,9 @@ impl Context<'_> {
             return false;
         };
         let location = option.location().unwrap_or(spec.location);
-        let elsewhere = elsewhere(&option.layer, resolved);
-        let also = elsewhere.as_ref().map(|options| format!("; {options}"));
-        let also = also.unwrap_or_default();
+        let also = also(elsewhere(&option.layer, resolved).as_ref());
         let mut problem = |text: String, hint: &str| {
-            findings.problem(Diagnostic::new(location, text).hint(format!("{hint}{also}")));
+            findings.reject(location, text, format!("{hint}{also}"));
         };
         let levels = || self.above.into_iter().flat_map(Above::limited);
         if levels().next().is_none() {
@@ -141,8 +139,7 @@ impl Context<'_> {
         let is_in_file = option.layer.provenance.is_in_rules_file();
         let place = |location| if is_in_file { location } else { spec.location };
         let elsewhere = elsewhere(&option.layer, resolved);
-        let also = elsewhere.as_ref().map(|options| format!("; {options}"));
-        let also = also.unwrap_or_default();
+        let also = also(elsewhere.as_ref());
         let rule_name = spec.rate_limit.as_ref().map_or("", |limit| &*limit.name);
         let base = if rule_name.is_empty() { &*spec.key.value } else { rule_name };
         let tail = |limit: &Limit| KeyTail::new(KeyFormat::Safe, limit, 1);
@@ -162,8 +159,7 @@ impl Context<'_> {
                 }
             };
             let mut problem = |text: String, hint: &str| {
-                let problem = Diagnostic::new(place(item.location), text);
-                findings.problem(problem.hint(format!("{hint}{also}")));
+                findings.reject(place(item.location), text, format!("{hint}{also}"));
             };
             let default_name = || format!("{base}-{}", item.unit).into();
             let name: Box<str> = item.name.clone().unwrap_or_else(default_name);
@@ -208,17 +204,14 @@ impl Context<'_> {
             let other = others.iter().find(|other| keeps_away(other, limit));
             if let Some(other) = other {
                 let text = format!("{limit} cannot be reached beside {other}");
-                findings.warning(
-                    Diagnostic::new(location, text).hint("remove it, or lower its amount"),
-                );
+                let hint = "remove it, or lower its amount";
+                findings.warning(Diagnostic::new(location, text).hint(hint));
             }
             let twin = rule.all_limits().find(|other| is_calendar_of(other, limit));
             if let Some(twin) = twin {
                 let text = format!("{limit} and {twin} differ only in where their periods begin");
-                findings.warning(
-                    Diagnostic::new(location, text)
-                        .hint("keep one of them, or write calendar for both"),
-                );
+                let hint = "keep one of them, or write calendar for both";
+                findings.warning(Diagnostic::new(location, text).hint(hint));
             }
         }
     }
@@ -263,6 +256,11 @@ impl Context<'_> {
 fn elsewhere(layer: &Layer<'_>, resolved: &ResolvedOptions<'_>) -> Option<String> {
     let inherited = resolved.inherited();
     inherited.filter(|_| !layer.provenance.is_in_rules_file())
+}
+
+/// The same as the end of another hint.
+fn also(elsewhere: Option<&String>) -> String {
+    elsewhere.map(|options| format!("; {options}")).unwrap_or_default()
 }
 
 /// Whether the windows of a limit are those of a calendar, and of the same unit as those of another

@@ -76,10 +76,8 @@ impl<'o> Compiler<'o> {
         let building = match self.domains.entry(name.clone()) {
             Entry::Occupied(entry) if !self.options.merge_domains => {
                 let text = format!("duplicate domain '{}' in config file", entry.key());
-                findings.problem(
-                    Diagnostic::new(location, text)
-                        .hint("set MERGE_DOMAIN_CONFIG=true to read a domain from several files"),
-                );
+                let hint = "set MERGE_DOMAIN_CONFIG=true to read a domain from several files";
+                findings.reject(location, text, hint);
                 return;
             }
             Entry::Occupied(entry) => entry.into_mut(),
@@ -98,10 +96,8 @@ impl<'o> Compiler<'o> {
             && let Some(other) = building.block_from.replace(source.path.clone())
         {
             let text = format!("the domain '{name}' has a tollgate block already, in {other}");
-            let problem = Diagnostic::new(block.location, text);
-            findings
-                .at("metadata.tollgate")
-                .problem(problem.hint("keep one of them: it is for the whole domain"));
+            let hint = "keep one of them: it is for the whole domain";
+            findings.at("metadata.tollgate").reject(block.location, text, hint);
         }
         let context = Context {
             path: &name,

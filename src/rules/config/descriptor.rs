@@ -54,9 +54,8 @@ impl Context<'_> {
             let metric_path = format!("{}.{metric_part}", self.metric_path);
             if !labels.insert(label.clone()) {
                 let text = format!("duplicate descriptor composite key '{path}'");
-                findings.problem(Diagnostic::new(spec.key.location, text).hint(
-                    "keep one of them; key and value are joined with an underscore before they are compared",
-                ));
+                let hint = "keep one of them; key and value are joined with an underscore before they are compared";
+                findings.reject(spec.key.location, text, hint);
                 continue;
             }
             let context = Context {
@@ -80,10 +79,8 @@ impl Context<'_> {
             let text = format!(
                 "share_threshold can only be used with wildcard values (containing '*'), but found key '{label}'"
             );
-            findings.problem(
-                Diagnostic::new(spec.share_threshold.location, text)
-                    .hint("remove it, or write a value with a *"),
-            );
+            let hint = "remove it, or write a value with a *";
+            findings.reject(spec.share_threshold.location, text, hint);
         }
         let above = Above::new(self.above, rule.as_deref());
         let below = spec.descriptors.map(|descriptors| {
@@ -214,8 +211,7 @@ fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {
         } else {
             continue;
         };
-        let problem = Diagnostic::new(name.location, text);
-        findings.problem(problem.hint("name a rule that this one replaces"));
+        findings.reject(name.location, text, "name a rule that this one replaces");
     }
 }
 
@@ -233,8 +229,7 @@ fn report_orphans(spec: &DescriptorSpec, findings: &mut SourceFindings<'_>) {
     }
     if let Some(block) = &spec.block {
         let text = "metadata.tollgate without rate_limit beside it";
-        let problem = Diagnostic::new(block.location, text);
-        findings.problem(problem.hint("move it to the descriptor that has the rate_limit"));
+        findings.reject(block.location, text, "move it to the descriptor that has the rate_limit");
     }
 }
 

@@ -119,6 +119,16 @@ impl SourceFindings<'_> {
         self.all.problems.add(problem, self.source, &self.place);
     }
 
+    /// [`Self::problem`] with what to write instead.
+    pub(crate) fn reject(
+        &mut self,
+        location: Location,
+        text: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.problem(Diagnostic::new(location, text).hint(hint));
+    }
+
     /// The rules are valid, but may not mean what their author thinks.
     pub(crate) fn warning(&mut self, warning: Diagnostic) {
         self.all.warnings.add(warning, self.source, &self.place);
@@ -140,7 +150,7 @@ impl SourceFindings<'_> {
                 RULES_BYTES_MAX >> 20
             );
             let hint = "write shorter names and less metadata: each rule has its own copy";
-            self.problem(Diagnostic::new(location, text).hint(hint));
+            self.reject(location, text, hint);
             self.all.problems.count = FINDINGS_MAX;
         }
         fits

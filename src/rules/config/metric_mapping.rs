@@ -134,7 +134,7 @@ fn mapping(findings: &mut SourceFindings<'_>) -> Option<Mapping> {
         && let Some(first) = items.get(MAPPINGS_MAX)
     {
         let text = format!("there are more than {MAPPINGS_MAX} mappings");
-        findings.problem(Diagnostic::new(first.location, text).hint("write fewer, with globs"));
+        findings.reject(first.location, text, "write fewer, with globs");
         return None;
     }
     let mut rules = list(mappings, &mut findings.at("mappings"), |item, findings| {
@@ -195,17 +195,10 @@ fn rule(
             _ => times.set(key, value, findings)?,
         }
     }
-    let mut missing = |key: &str| {
-        let text = format!("this mapping has no {key}");
+    let (Some((location, pattern)), Some(name)) = (pattern, name) else {
+        let key = if pattern.is_none() { "match" } else { "name" };
         let hint = format!("write one, such as {key}: ...");
-        findings.problem(Diagnostic::new(node.location, text).hint(hint));
-    };
-    let Some((location, pattern)) = pattern else {
-        missing("match");
-        return None;
-    };
-    let Some(name) = name else {
-        missing("name");
+        findings.reject(node.location, format!("this mapping has no {key}"), hint);
         return None;
     };
     let compiled = if is_regex { Pattern::regex(pattern) } else { Pattern::glob(pattern) };
@@ -269,8 +262,7 @@ fn warn_unknown(key: &Node, known: &[&str], findings: &mut SourceFindings<'_>) {
 /// A text, which may be left empty.
 fn text<'n>(node: &'n Node, findings: &mut SourceFindings<'_>) -> Option<&'n str> {
     if node.scalar().is_none() {
-        let problem = Diagnostic::new(node.location, "a text belongs here");
-        findings.problem(problem.hint("write one value"));
+        findings.reject(node.location, "a text belongs here", "write one value");
         return None;
     }
     Some(node.text())
@@ -283,7 +275,7 @@ fn scale_factor(node: &Node, findings: &mut SourceFindings<'_>) -> Option<f64> {
     let number = number.filter(|number| number.is_finite() && *number > 0.0);
     if number.is_none() {
         let text = format!("{given:?} is no number above zero");
-        findings.problem(Diagnostic::new(node.location, text).hint("write one, such as 0.001"));
+        findings.reject(node.location, text, "write one, such as 0.001");
     }
     number
 }
@@ -302,7 +294,7 @@ fn buckets(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Vec<f64>> {
     if bounds.len() > BUCKETS_MAX || !bounds.is_sorted_by(|one, next| one < next) {
         let text = format!("buckets are in order, and at most {BUCKETS_MAX}");
         let hint = "write each bound once, the smallest first";
-        findings.problem(Diagnostic::new(node.location, text).hint(hint));
+        findings.reject(node.location, text, hint);
         return None;
     }
     Some(bounds)
@@ -318,7 +310,7 @@ fn metric_name(node: &Node, findings: &mut SourceFindings<'_>) -> Option<String>
     }
     let text = format!("{name:?} is no name of a metric");
     let hint = "write letters, digits, _ and $1";
-    findings.problem(Diagnostic::new(node.location, text).hint(hint));
+    findings.reject(node.location, text, hint);
     None
 }
 
@@ -333,7 +325,7 @@ fn label_pairs(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Vec<(St
         if !is_name {
             let text = format!("{name:?} is no name of a label");
             let hint = "write letters, digits and _, and neither le nor quantile";
-            findings.problem(Diagnostic::new(key.location, text).hint(hint));
+            findings.reject(key.location, text, hint);
             return None;
         }
         labels.push((name.to_owned(), text(value, findings)?.to_owned()));

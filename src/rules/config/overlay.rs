@@ -235,9 +235,9 @@ impl RuleBlock {
         }
         let (Some(path), Some(block)) = (path, block) else {
             let text = "rules of an overlay need `path` and `tollgate`";
-            findings.problem(Diagnostic::new(node.location, text).hint(
-                "write `path`, the keys and values down to the rule joined by dots, and `tollgate`",
-            ));
+            let hint =
+                "write `path`, the keys and values down to the rule joined by dots, and `tollgate`";
+            findings.reject(node.location, text, hint);
             return None;
         };
         Some(Self { path, block })

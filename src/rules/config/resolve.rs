@@ -10,7 +10,7 @@ use crate::rules::config::calendar::{self, CalendarError};
 use crate::rules::config::error::SourceFindings;
 use crate::rules::config::spec::DescriptorSpec;
 use crate::rules::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};
-use crate::rules::config::yaml::{Diagnostic, Location};
+use crate::rules::config::yaml::Location;
 use crate::rules::{OnLimit, Provenance};
 
 impl<'b> ResolvedOptions<'b> {
@@ -230,8 +230,7 @@ impl<'b> ResolvedOptions<'b> {
     pub(crate) fn settle_exact(&mut self, findings: &mut SourceFindings<'_>) {
         if let Some(location) = self.leased().and_then(Sourced::own_location) {
             let text = "consistency: leased beside limits, parents or warn_at, which need each call to be decided by the store";
-            let problem = Diagnostic::new(location, text);
-            findings.problem(problem.hint("write consistency: exact, or remove the others"));
+            findings.reject(location, text, "write consistency: exact, or remove the others");
         }
         self.lease = self.lease.filter(|_| self.hit_lease().is_none());
         self.consistency = self.consistency.filter(|_| self.leased().is_none());

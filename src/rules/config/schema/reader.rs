@@ -121,9 +121,9 @@ pub(super) fn check_keys(
         if name.is_empty() && key.value() != Some(Value::Text) {
             let text =
                 format!("config error, key is not of type string: {}", go_text_in_message(key));
-            findings.problem(Diagnostic::new(key.location, text).hint(
-                "YAML 1.1 reads this as another type than text; the keys are in the documentation",
-            ));
+            let hint =
+                "YAML 1.1 reads this as another type than text; the keys are in the documentation";
+            findings.reject(key.location, text, hint);
             continue;
         }
         if !is_known(name) {
@@ -134,7 +134,7 @@ pub(super) fn check_keys(
                     || format!("the keys here are {here}"),
                     |word| format!("did you mean `{word}`?"),
                 );
-            findings.problem(Diagnostic::new(key.location, text).hint(hint));
+            findings.reject(key.location, text, hint);
             continue;
         }
         if !expected.contains(&name) {
@@ -175,7 +175,7 @@ fn check_value(node: &Node, key: &str, findings: &mut SourceFindings<'_>) {
                 } else {
                     "write a map, such as {key: …}"
                 };
-                findings.problem(Diagnostic::new(item.location, text).hint(hint));
+                findings.reject(item.location, text, hint);
             }
         }
         Kind::Scalar(scalar) => {
@@ -184,8 +184,7 @@ fn check_value(node: &Node, key: &str, findings: &mut SourceFindings<'_>) {
                     "requests_per_unit" => "write a whole number up to 4294967295".to_owned(),
                     _ => format!("write it as text: \"{}\"", scalar.text),
                 };
-                findings
-                    .problem(Diagnostic::new(node.location, "error checking config").hint(hint));
+                findings.reject(node.location, "error checking config", hint);
             }
         }
     }

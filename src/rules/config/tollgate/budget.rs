@@ -64,8 +64,7 @@ impl OptionValue for WarnAt {
         let warn_at = percents.and_then(|percents| Self::new(&percents));
         if warn_at.is_none() {
             let text = format!("`{key}` has 1 to {WARN_AT_MAX} different shares from 1% to 100%");
-            let problem = Diagnostic::new(node.location, text);
-            findings.problem(problem.hint("write `warn_at: 80%`, or `warn_at: [50%, 80%]`"));
+            findings.reject(node.location, text, "write `warn_at: 80%`, or `warn_at: [50%, 80%]`");
         }
         warn_at
     }
@@ -85,9 +84,8 @@ impl OptionValue for CalendarSpec {
         if node.pairs().is_none() {
             if node.scalar().is_none() || node.is_null() {
                 let text = "`calendar` must be a time zone or a map";
-                findings.problem(Diagnostic::new(node.location, text).hint(
-                    "write `calendar: Europe/Berlin`, or `calendar: {time_zone: Europe/Berlin, at: \"06:00\"}`",
-                ));
+                let hint = "write `calendar: Europe/Berlin`, or `calendar: {time_zone: Europe/Berlin, at: \"06:00\"}`";
+                findings.reject(node.location, text, hint);
                 return None;
             }
             spec.time_zone = time_zone(node, key, findings)?;

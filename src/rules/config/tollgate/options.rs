@@ -364,8 +364,7 @@ impl OptionValue for Limits {
         }
         if items.len() > LIMITS_MAX {
             let text = format!("{} limits, more than the {LIMITS_MAX} of limits_max", items.len());
-            let problem = Diagnostic::new(node.location, text);
-            findings.problem(problem.hint("write fewer: each is counted for every request"));
+            findings.reject(node.location, text, "write fewer: each is counted for every request");
         }
         Some(Self(items.into()))
     }

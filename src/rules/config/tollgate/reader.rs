@@ -19,7 +19,7 @@ pub(crate) fn map<'n>(
     if node.pairs().is_none() {
         let hint = format!("the keys are {}", known.join(", "));
         let text = "expected a map of options";
-        findings.problem(Diagnostic::new(node.location, text).hint(hint));
+        findings.reject(node.location, text, hint);
     }
     node.pairs()
 }
@@ -49,7 +49,7 @@ pub(crate) fn key<'n>(
         format!("the keys here are {}", known.join(", "))
     };
     let text = format!("unknown key '{name}'");
-    findings.problem(Diagnostic::new(node.location, text).hint(hint));
+    findings.reject(node.location, text, hint);
     ""
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn word<T: Copy>(
         |meant| format!("did you mean `{meant}`? The values are {listed}"),
     );
     let text = format!("'{word}' is no value of `{key}`");
-    findings.problem(Diagnostic::new(node.location, text).hint(hint));
+    findings.reject(node.location, text, hint);
     None
 }
 
@@ -129,8 +129,7 @@ pub(crate) fn list<T>(
         return items.filter_map(read).collect();
     }
     if !node.is_null() {
-        let expected = Diagnostic::new(node.location, "expected a list");
-        findings.problem(expected.hint("begin each item with a hyphen"));
+        findings.reject(node.location, "expected a list", "begin each item with a hyphen");
     }
     Vec::new()
 }

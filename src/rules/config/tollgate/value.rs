@@ -13,7 +13,7 @@ use crate::limits::{
 use crate::rules::config::error::SourceFindings;
 use crate::rules::config::keys::values;
 use crate::rules::config::tollgate::reader;
-use crate::rules::config::yaml::{Diagnostic, Node};
+use crate::rules::config::yaml::Node;
 use crate::rules::{EnforcedShare, OnStoreError};
 
 /// Headers that a rule adds to a degraded request.
@@ -165,7 +165,7 @@ impl OptionValue for Span {
         let units = DURATION_UNITS.join(", ");
         let hint = format!("write it like `{key}: 30s`; the units are {units}");
         let text = format!("`{key}` must be a whole number and a unit");
-        findings.problem(Diagnostic::new(node.location, text).hint(hint));
+        findings.reject(node.location, text, hint);
         None
     }
 
@@ -195,7 +195,7 @@ impl OptionValue for ResponseBody {
             body.len()
         );
         let hint = "write less: it is sent with every response over limit";
-        findings.problem(Diagnostic::new(node.location, text).hint(hint));
+        findings.reject(node.location, text, hint);
         None
     }
 
@@ -210,7 +210,7 @@ impl OptionValue for RequestHeaders {
         let Some(pairs) = node.pairs() else {
             let hint = "write it as `request_headers: {x-degraded: \"true\"}`";
             let text = format!("`{key}` must be a map of names and values");
-            findings.problem(Diagnostic::new(node.location, text).hint(hint));
+            findings.reject(node.location, text, hint);
             return None;
         };
         let fewer = "write fewer: they are sent with every degraded request";
@@ -219,7 +219,7 @@ impl OptionValue for RequestHeaders {
                 "`{key}` has {} headers, more than the {REQUEST_HEADERS_MAX} of request_headers_max",
                 pairs.len()
             );
-            findings.problem(Diagnostic::new(node.location, text).hint(fewer));
+            findings.reject(node.location, text, fewer);
             return None;
         }
         let mut headers: Vec<(Box<str>, Box<str>)> = Vec::new();
@@ -231,8 +231,7 @@ impl OptionValue for RequestHeaders {
             };
             if headers.iter().any(|(other, _)| *other == name) {
                 let text = format!("the header {name} is repeated: case makes no difference");
-                let repeated = Diagnostic::new(name_node.location, text);
-                findings.problem(repeated.hint("keep one of them"));
+                findings.reject(name_node.location, text, "keep one of them");
             }
             headers.push((name, value));
         }
@@ -241,7 +240,7 @@ impl OptionValue for RequestHeaders {
             let text = format!(
                 "`{key}` has {bytes} bytes, more than the {REQUEST_HEADERS_BYTES_MAX} of request_headers_bytes_max"
             );
-            findings.problem(Diagnostic::new(node.location, text).hint(fewer));
+            findings.reject(node.location, text, fewer);
         }
         let shown = headers.iter().map(|(name, value)| format!("{name}: {value}"));
         let shown: Vec<_> = shown.collect();
@@ -260,7 +259,7 @@ fn header_name(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Box<str
         _ => {
             let hint = "write a name of letters, digits and hyphens, such as x-degraded; not host, and none that begins with a colon";
             let text = format!("'{text}' is no header that can be added to a request");
-            findings.problem(Diagnostic::new(node.location, text).hint(hint));
+            findings.reject(node.location, text, hint);
             None
         }
     }
@@ -273,7 +272,7 @@ fn header_value(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Box<st
         return Some(node.text().into());
     }
     let hint = "write a text of visible ASCII characters and spaces on one line";
-    findings.problem(Diagnostic::new(node.location, "no value of a header").hint(hint));
+    findings.reject(node.location, "no value of a header", hint);
     None
 }
 

@@ -6,6 +6,7 @@ use saphyr_parser::{Marker, ScalarStyle, Span};
 
 use crate::rules::config::yaml::node::Location;
 
+#[derive(Default)]
 pub(super) struct Lines<'t> {
     rest: &'t str,
     line: &'t str,
@@ -22,7 +23,7 @@ pub(super) fn location(mark: Marker) -> Location {
 
 impl<'t> Lines<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        Self { rest: text.trim_start_matches('\u{feff}'), line: "", number: 0, tab: None }
+        Self { rest: text.trim_start_matches('\u{feff}'), ..Self::default() }
     }
 
     /// The location of an alias or of a scalar with its text; of width 0 if it is empty. That of a

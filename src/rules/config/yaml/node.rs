@@ -175,9 +175,7 @@ impl Node {
     pub(crate) fn is_null(&self) -> bool {
         self.value() == Some(Value::Null)
     }
-}
 
-impl Node {
     /// A value without a file.
     pub(crate) fn of(kind: Kind) -> Self {
         Self { location: Location::default(), kind }

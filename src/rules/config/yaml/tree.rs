@@ -23,6 +23,7 @@ const NODES_ALIASED_FREE: usize = 100;
 const SYNTAX_HINT: &str = "indent with spaces, also inside brackets and quotes; write `: ` after a key, and \
                            quote a text that contains it or starts with a special character";
 
+#[derive(Default)]
 struct Builder<'t> {
     lines: Lines<'t>,
     open: Vec<Open>,
@@ -71,7 +72,7 @@ pub(super) fn build(text: &str, nodes_max: usize) -> Result<Document, Diagnostic
     let kept = KeptTokens::default();
     let input = BoundedInput::new(introduced.text(text), kept.clone());
     let mut parser = Parser::new(input);
-    let mut builder = Builder::new(text, nodes_max);
+    let mut builder = Builder { lines: Lines::new(text), nodes_max, ..Builder::default() };
     let mut last = Location::new(1, 1, 1);
     loop {
         kept.begin(builder.memory.tokens_max());
@@ -107,22 +108,7 @@ pub(super) fn build(text: &str, nodes_max: usize) -> Result<Document, Diagnostic
     Ok(Document { root: builder.root, warnings })
 }
 
-impl<'t> Builder<'t> {
-    fn new(text: &'t str, nodes_max: usize) -> Self {
-        Builder {
-            lines: Lines::new(text),
-            open: Vec::new(),
-            root: None,
-            kept: HashMap::new(),
-            nodes: 0,
-            nodes_max,
-            memory: TreeMemory::default(),
-            nodes_aliased: 0,
-            last_alias: Location::default(),
-            warnings: Vec::new(),
-        }
-    }
-
+impl Builder<'_> {
     fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Diagnostic> {
         // The parser reports an end at the next token.
         if !matches!(event, Event::SequenceEnd | Event::MappingEnd)

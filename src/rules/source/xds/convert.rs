@@ -17,7 +17,7 @@ use crate::rules::config::error::SourceFindings;
 use crate::rules::config::metadata::go_float;
 use crate::rules::config::schema::metadata;
 use crate::rules::config::spec::{DescriptorSpec, Level, RateLimitSpec, RulesFile};
-use crate::rules::config::yaml::{Diagnostic, Kind, Located, Location, Node, Scalar, shortened};
+use crate::rules::config::yaml::{Kind, Located, Location, Node, Scalar, shortened};
 use crate::rules::config::{Input, Source};
 use crate::rules::source::xds::size::{DECODED_BYTES_MAX, decoded_bytes};
 
@@ -107,7 +107,7 @@ fn text(field: &str, bytes: &[u8], findings: &mut SourceFindings<'_>) -> String 
     if str::from_utf8(bytes).is_err() {
         let hint = "send rules in UTF-8; bytes that are not are shown percent-encoded";
         let text = format!("{field} is not UTF-8: {text}");
-        findings.problem(Diagnostic::new(Location::default(), text).hint(hint));
+        findings.reject(Location::default(), text, hint);
     }
     text.into_owned()
 }
