@@ -76,11 +76,6 @@ impl KeyHead {
     pub const fn format(&self) -> KeyFormat {
         self.format
     }
-
-    /// The start of keys in the format of the reference.
-    pub fn reference(&self) -> &str {
-        &self.reference
-    }
 }
 
 impl KeyTail {

@@ -60,10 +60,7 @@ pub(crate) struct Access {
 
 /// A request that reads rules files, among [`READS_MAX`]. Held until what was read is no more in
 /// memory, or is counted elsewhere.
-#[derive(Debug)]
-pub(crate) struct Reading {
-    _permit: OwnedSemaphorePermit,
-}
+pub(crate) type Reading = OwnedSemaphorePermit;
 
 /// A rules file in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,10 +129,8 @@ impl RuleFiles {
     /// They did not end in time.
     pub(crate) async fn reading(&self) -> Result<Reading, EditError> {
         let reads = self.access.reads.clone();
-        let permit = timeout(READ_WAIT_MAX, reads.acquire_owned()).await;
-        let permit = permit.ok().and_then(Result::ok);
-        let reading = permit.map(|permit| Reading { _permit: permit });
-        reading.ok_or_else(|| {
+        let reading = timeout(READ_WAIT_MAX, reads.acquire_owned()).await;
+        reading.ok().and_then(Result::ok).ok_or_else(|| {
             self.access.full.inc();
             EditError::Busy
         })

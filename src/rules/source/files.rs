@@ -30,7 +30,7 @@ pub(crate) const OWN_FOLDER: &str = ".tollgate";
 const CASES_SUFFIXES: [&str; 2] = [".test.yaml", ".test.yml"];
 
 /// A directory of rules, and how its files are named.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Directory {
     pub(crate) path: PathBuf,
     /// A directory above, which may be a link that changes.

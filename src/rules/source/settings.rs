@@ -219,10 +219,8 @@ impl Reading {
         if let Some(path) = direct {
             return Directory {
                 path,
-                root: None,
-                name_prefix: String::new(),
-                base: None,
                 ignore_dot_files: self.runtime_ignoredotfiles.unwrap_or(true),
+                ..Directory::default()
             };
         }
         let app = &self.runtime_appdirectory;

@@ -25,8 +25,6 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 /// A stream of this length was healthy: its end is logged even if the error is that of the one
 /// before it.
 const HEALTHY_MIN: Span = Span::from_secs(60);
-/// The setting of the longest response.
-const MESSAGE_SETTING: &str = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES";
 
 /// Receives rules from a control plane.
 #[derive(Debug)]
@@ -174,8 +172,7 @@ impl Client {
             };
             let response = response.map_err(|status| {
                 if status.code() == Code::OutOfRange {
-                    let bytes_max = self.options.message_bytes_max;
-                    self.updates.reject_oversized(bytes_max, MESSAGE_SETTING);
+                    self.updates.reject_oversized(self.options.message_bytes_max);
                 }
                 described(&status)
             })?;

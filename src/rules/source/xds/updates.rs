@@ -112,10 +112,11 @@ impl Updates {
         reply
     }
 
-    /// Rejects a response that is larger than `message_bytes_max`, the value of `setting`.
-    pub(crate) fn reject_oversized(&mut self, message_bytes_max: usize, setting: &str) {
-        let problem =
-            format!("a response has more than {message_bytes_max} bytes; increase {setting}");
+    /// Rejects a response that is larger than `message_bytes_max`.
+    pub(crate) fn reject_oversized(&mut self, message_bytes_max: usize) {
+        let problem = format!(
+            "a response has more than {message_bytes_max} bytes; increase XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"
+        );
         // The next response is published even if its rules serve already.
         self.last = None;
         // Logged once, not with every stream on which it is sent.

@@ -22,13 +22,7 @@ impl World {
         fs::write(folder.path().join("a.yaml"), RULES).expect("it is written");
         let metrics = Metrics::new();
         let files = RuleFiles {
-            directory: Directory {
-                path: folder.path().to_owned(),
-                root: None,
-                name_prefix: String::new(),
-                base: None,
-                ignore_dot_files: false,
-            },
+            directory: Directory { path: folder.path().to_owned(), ..Directory::default() },
             options: CompileOptions::new(StatsTable::new(METRIC_SERIES_MAX, &metrics)),
             overlay: None,
             is_writable: true,
