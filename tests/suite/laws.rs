@@ -126,15 +126,14 @@ fn limits_in(
     (requests, period, burst, over_limit_hits).prop_map(
         move |(requests, (unit, unit_multiplier, windows), burst, over_limit_hits)| {
             let burst = burst.filter(|_| algorithm.is_bucket());
-            let terms = Terms {
+            limit(Terms {
                 unit_multiplier,
                 windows,
                 burst,
                 buckets,
                 over_limit_hits,
                 ..Terms::new(requests.into(), unit, algorithm)
-            };
-            Limit::new(&terms).expect("a limit")
+            })
         },
     )
 }
@@ -166,6 +165,10 @@ fn fill(limit: &Limit) -> Span {
             times(limit.tick.span(), credits.div_ceil(limit.requests.max(1)) + 1).max(limit.period)
         }
     }
+}
+
+fn limit(terms: Terms) -> Limit {
+    Limit::new(&terms).expect("a limit")
 }
 
 fn times(span: Span, count: u64) -> Span {
@@ -230,30 +233,22 @@ fn admitted(limit: Limit, calls: &[Later]) -> Vec<(Time, u64)> {
 
 /// The most hits that passed within a period, wherever it begins.
 fn most_in_any_period(limit: &Limit, passed: &[(Time, u64)]) -> u64 {
-    let within = |from: &Time, passed: &[(Time, u64)]| {
-        passed
-            .iter()
-            .take_while(|(at, _)| at.since(*from) < limit.period)
-            .map(|(_, hits)| hits)
-            .sum::<u64>()
-    };
-    passed
-        .iter()
-        .enumerate()
-        .map(|(index, (from, _))| within(from, &passed[index..]))
-        .max()
-        .unwrap_or(0)
+    let periods = passed.iter().enumerate().map(|(index, (from, _))| {
+        let within = passed[index..].iter().take_while(|(at, _)| at.since(*from) < limit.period);
+        within.map(|(_, hits)| hits).sum()
+    });
+    periods.max().unwrap_or(0)
 }
 
-/// What would make that limit.
-fn terms_of(limit: &Limit) -> Terms {
-    let seconds = u32::try_from(limit.period.ceil_secs()).expect("a period of seconds");
-    let buckets = Some(limit.buckets).filter(|&buckets| buckets > 0);
-    Terms {
+/// That limit, whose over-limit hits change nothing.
+fn dropping_too(like: &Limit) -> Limit {
+    let seconds = u32::try_from(like.period.ceil_secs()).expect("a period of seconds");
+    limit(Terms {
         unit_multiplier: seconds,
-        buckets,
-        ..Terms::new(limit.requests, Unit::Second, limit.algorithm)
-    }
+        buckets: Some(like.buckets).filter(|&buckets| buckets > 0),
+        over_limit_hits: Some(OverLimitHits::Drop),
+        ..Terms::new(like.requests, Unit::Second, like.algorithm)
+    })
 }
 
 fn buckets(requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
@@ -400,7 +395,7 @@ proptest! {
     fn logs_admit_all_under_pressure_and_cut_windows_lose_one_part(
         limit in prop_oneof![limits(Algorithm::SlidingLog, 1..=30), cut_limits(1..=30)], calls in one_way_history(),
     ) {
-        let mut bench = played(Limit::new(&Terms { over_limit_hits: Some(OverLimitHits::Drop), ..terms_of(&limit) }).expect("a limit"), &calls);
+        let mut bench = played(dropping_too(&limit), &calls);
         // Whatever was before has left.
         bench.pass(fill(&limit));
         let passed = u128::from(bench.under_pressure(times(limit.period, 20)));
@@ -412,7 +407,7 @@ proptest! {
 
     #[test]
     fn a_sliding_window_admits_nearly_all_of_what_comes_evenly_at_its_rate(limit in limits(Algorithm::SlidingWindow, 1..=30)) {
-        let mut bench = Bench::new(Limit::new(&Terms { over_limit_hits: Some(OverLimitHits::Drop), ..terms_of(&limit) }).expect("a limit"));
+        let mut bench = Bench::new(dropping_too(&limit));
         let requests = limit.requests;
         let mut passed = 0;
         for _ in 0..20 * requests {
@@ -449,8 +444,7 @@ proptest! {
 
     #[test]
     fn steady_traffic_at_the_rate_passes_whole(requests in 1..30_u32, unit in prop::sample::select(&Unit::ALL[..])) {
-        let terms = Terms { burst: Some(1), ..Terms::new(requests.into(), unit, Algorithm::TokenBucket) };
-        let limit = Limit::new(&terms).expect("a limit");
+        let limit = limit(Terms { burst: Some(1), ..Terms::new(requests.into(), unit, Algorithm::TokenBucket) });
         let mut bench = Bench::new(limit);
         for _ in 0..200 {
             prop_assert!(!bench.ask(Hits::Add(1)).over);
@@ -515,7 +509,7 @@ fn a_limit_of_zero_refuses_every_hit_and_lets_looks_pass() {
     for algorithm in Algorithm::ALL {
         let lease = (algorithm == Algorithm::Concurrency).then_some(Span::from_secs(60));
         let terms = Terms { lease, ..Terms::new(0, Unit::Minute, algorithm) };
-        let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
+        let mut bench = Bench::new(limit(terms));
         assert!(!bench.ask(Hits::Peek).over, "{algorithm}");
         for _ in 0..3 {
             let verdict = bench.ask(Hits::Add(1));
@@ -529,29 +523,25 @@ fn a_limit_of_zero_refuses_every_hit_and_lets_looks_pass() {
 
 #[test]
 fn a_key_that_comes_twice_sees_what_it_did_first() {
-    let terms = Terms::new(3, Unit::Hour, Algorithm::FixedWindow);
-    let limit = Limit::new(&terms).expect("a limit");
+    let limit = limit(Terms::new(3, Unit::Hour, Algorithm::FixedWindow));
     let check = Check::new(Key::from("k"), limit, Hits::Add(2));
     let mut counters = [Counter::new(&limit)];
     let verdicts = decide_all_or_nothing(&[check.clone(), check], &[0, 0], &mut counters, START);
     assert_eq!([verdicts[0].over, verdicts[1].over], [false, true]);
     let (_, look) = counters[0].clone().decide(&limit, START, Hits::Peek);
-    assert_eq!(
-        look.used, 2,
-        "the first was a peek in the end, and the second counts its over-limit hits"
-    );
+    let why = "the first was a peek in the end, and the second counts its over-limit hits";
+    assert_eq!(look.used, 2, "{why}");
 }
 
 /// Counters with this usage, charged in one request with a check that rejects everything.
-fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
-    let nothing = Terms::new(0, Unit::Hour, Algorithm::FixedWindow);
-    let nothing = Limit::new(&nothing).expect("a limit");
+fn blocked<const N: usize>(of: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
+    let nothing = limit(Terms::new(0, Unit::Hour, Algorithm::FixedWindow));
     let check =
         |limit, hits, enforcing| Check { enforcing, ..Check::new(Key::from("k"), limit, hits) };
-    let mut checks: Vec<Check> = hits.into_iter().map(|hits| check(limit, hits, false)).collect();
+    let mut checks: Vec<Check> = hits.into_iter().map(|hits| check(of, hits, false)).collect();
     checks.push(check(nothing, Hits::Add(1), true));
-    let price = if limit.algorithm.is_bucket() { limit.period_ticks() } else { 1 };
-    let mut counters = [Counter::of(&limit, START, used * price), Counter::new(&nothing)];
+    let price = if of.algorithm.is_bucket() { of.period_ticks() } else { 1 };
+    let mut counters = [Counter::of(&of, START, used * price), Counter::new(&nothing)];
     let slots: Vec<usize> = (0..=N).map(|index| usize::from(index == N)).collect();
     let verdicts = decide_all_or_nothing(&checks, &slots, &mut counters, START);
     let [counter, _] = counters;
@@ -560,21 +550,14 @@ fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter
 
 #[test]
 fn a_bucket_that_starts_to_drop_over_limit_hits_keeps_its_debt() {
-    let limit = |over_limit_hits| {
-        let unit = Unit::Hour;
-        let unit_multiplier = 1;
-        let algorithm = Algorithm::TokenBucket;
-        Limit::new(&Terms {
-            unit_multiplier,
-            over_limit_hits: Some(over_limit_hits),
-            ..Terms::new(3, unit, algorithm)
-        })
-        .expect("a limit")
+    let of = |over_limit_hits| {
+        let over_limit_hits = Some(over_limit_hits);
+        limit(Terms { over_limit_hits, ..Terms::new(3, Unit::Hour, Algorithm::TokenBucket) })
     };
-    let mut bench = Bench::new(limit(OverLimitHits::Count));
+    let mut bench = Bench::new(of(OverLimitHits::Count));
     bench.ask(Hits::Add(4));
     assert_eq!(bench.ask(Hits::Add(4)).used, 6);
-    bench.limit = limit(OverLimitHits::Drop);
+    bench.limit = of(OverLimitHits::Drop);
     assert_eq!(bench.look().used, 6);
 }
 
@@ -589,11 +572,8 @@ fn refunds_of_over_limit_counters_hold_if_a_neighbor_rejects() {
         (Algorithm::TokenBucket, OverLimitHits::Count),
     ];
     for (algorithm, over_limit_hits) in kinds {
-        let terms = Terms {
-            over_limit_hits: Some(over_limit_hits),
-            ..Terms::new(3, Unit::Hour, algorithm)
-        };
-        let limit = Limit::new(&terms).expect("a limit");
+        let over_limit_hits = Some(over_limit_hits);
+        let limit = limit(Terms { over_limit_hits, ..Terms::new(3, Unit::Hour, algorithm) });
         let (counter, verdicts) = blocked(limit, 6, [Hits::Refund(2)]);
         let (_, look) = counter.decide(&limit, START, Hits::Peek);
         assert_eq!((verdicts[0].over, verdicts[0].used, look.used), (true, 4, 4), "{limit}");
@@ -602,14 +582,13 @@ fn refunds_of_over_limit_counters_hold_if_a_neighbor_rejects() {
 
 #[test]
 fn retry_after_is_of_the_checks_own_hits_even_if_a_neighbour_refuses() {
-    let terms = Terms {
+    let limit = limit(Terms {
         unit_multiplier: 2,
         over_limit_hits: Some(OverLimitHits::Count),
         ..Terms::new(2, Unit::Hour, Algorithm::TokenBucket)
-    };
+    });
     // Three of two are used. The refund would free a slot, but another check rejects.
-    let (_, verdicts) =
-        blocked(Limit::new(&terms).expect("a limit"), 3, [Hits::Refund(2), Hits::Add(1)]);
+    let (_, verdicts) = blocked(limit, 3, [Hits::Refund(2), Hits::Add(1)]);
     let retries: Vec<_> = verdicts.iter().map(|verdict| verdict.retry_after).collect();
     assert_eq!(retries, [Some(Span::from_secs(3_600)), Some(Span::from_secs(7_200)), None]);
 }

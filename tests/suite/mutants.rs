@@ -78,23 +78,20 @@ struct Token<'t> {
     is_outermost: bool,
 }
 
-/// One change of the script.
+/// A script with one change.
 struct Mutant {
     text: String,
-    file: String,
     line: usize,
-    /// The original line.
-    source: String,
-    from: String,
-    to: String,
+    change: Change,
 }
 
-/// A mutant that may survive, by a comment above the line in the Lua source:
-/// ``-- equivalent: `==` -> `<=`, `>=`; `0` -> `-1`: reason``. It is for every equal line of the file.
-#[derive(Debug)]
-struct Equivalent {
+/// A change of a script. A mutant with it may survive if a comment above the line in the Lua source says
+/// so: ``-- equivalent: `==` -> `<=`, `>=`; `0` -> `-1`: reason``. It is for every equal line of the
+/// file.
+#[derive(Debug, PartialEq, Eq)]
+struct Change {
     file: String,
-    /// The line below, trimmed.
+    /// The original line, trimmed.
     source: String,
     from: String,
     to: String,
@@ -114,20 +111,12 @@ enum Fate {
 
 impl fmt::Display for Mutant {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "{}:{}: `{}` -> `{}` in `{}`",
-            self.file, self.line, self.from, self.to, self.source
-        )
+        let Change { file, source, from, to } = &self.change;
+        write!(formatter, "{file}:{}: `{from}` -> `{to}` in `{source}`", self.line)
     }
 }
 
 impl Mutant {
-    fn is(&self, known: &Equivalent) -> bool {
-        (&self.file, &self.source, &self.from, &self.to)
-            == (&known.file, &known.source, &known.from, &known.to)
-    }
-
     /// Tests it on a server, which it may make unusable.
     fn try_on(&self, server: &RedisProcess, histories: &[History]) -> Fate {
         let script = Script::new(self.text.clone());
@@ -181,7 +170,7 @@ fn sources() -> Vec<(String, &'static str)> {
         .collect()
 }
 
-fn equivalents() -> Vec<Equivalent> {
+fn equivalents() -> Vec<Change> {
     let mut found = Vec::new();
     for (file, text) in sources() {
         let mut changes = Vec::new();
@@ -194,9 +183,10 @@ fn equivalents() -> Vec<Equivalent> {
                     changes.extend(to.split(", ").map(|to| (unquoted(from), unquoted(to))));
                 }
             } else if !line.starts_with("--") {
-                found.extend(changes.drain(..).map(|(from, to)| Equivalent {
+                let (file, source) = (&file, line);
+                found.extend(changes.drain(..).map(|(from, to)| Change {
                     file: file.clone(),
-                    source: line.to_owned(),
+                    source: source.to_owned(),
                     from,
                     to,
                 }));
@@ -213,22 +203,14 @@ fn mutant(text: &str, at: usize, len: usize, to: String) -> Mutant {
         let start = text.find(&part).expect("it is a part of the script");
         (name, start, part.len())
     });
-    let (file, start) = parts
-        .filter(|(_, start, len)| (*start..start + len).contains(&at))
-        .map(|(name, start, _)| (name, start))
-        .next()
-        .unwrap_or((DRIVER.to_owned(), 0));
+    let mut around = parts.filter(|(_, start, len)| (*start..start + len).contains(&at));
+    let (file, start, _) = around.next().unwrap_or((DRIVER.to_owned(), 0, 0));
     let line = 1 + text[start..at].matches('\n').count();
     let source = text[..at].rfind('\n').map_or(0, |end| end + 1);
     let source = text[source..].lines().next().unwrap_or_default().trim().to_owned();
-    Mutant {
-        text: [&text[..at], &to, &text[at + len..]].concat(),
-        file,
-        line,
-        source,
-        from: text[at..at + len].to_owned(),
-        to,
-    }
+    let (before, from, after) = (&text[..at], &text[at..at + len], &text[at + len..]);
+    let text = [before, &to, after].concat();
+    Mutant { text, line, change: Change { file, source, from: from.to_owned(), to } }
 }
 
 /// Lines that can be removed: assignments and calls that open no block.
@@ -393,7 +375,7 @@ impl Trials {
     }
 
     fn of(&self, mutant: &Mutant) -> &[History] {
-        self.0.get(mutant.file.as_str()).unwrap_or(&self.0[DRIVER])
+        self.0.get(mutant.change.file.as_str()).unwrap_or(&self.0[DRIVER])
     }
 }
 
@@ -405,13 +387,14 @@ fn every_mutant_of_the_lua_is_killed_or_listed_as_equivalent() {
     // Equivalent mutants play all histories, which takes longer than all others together.
     let tries_listed = std::env::var_os("MUTANTS_LISTED").is_some();
     let is_wanted = |file: &str| of_file.as_deref().is_none_or(|wanted| wanted.contains(file));
-    let all: Vec<Mutant> = mutants().into_iter().filter(|mutant| is_wanted(&mutant.file)).collect();
+    let all = mutants().into_iter().filter(|mutant| is_wanted(&mutant.change.file));
+    let all: Vec<Mutant> = all.collect();
     let equivalents = equivalents();
-    let is_mutant = |known: &&Equivalent| all.iter().any(|mutant| mutant.is(known));
+    let is_mutant = |known: &Change| all.iter().any(|mutant| mutant.change == *known);
     let listed = equivalents.iter().filter(|known| is_wanted(&known.file));
-    let gone: Vec<&Equivalent> = listed.filter(|known| !is_mutant(known)).collect();
+    let gone: Vec<&Change> = listed.filter(|known| !is_mutant(known)).collect();
     assert!(gone.is_empty(), "there are no such mutants: {gone:#?}");
-    let is_listed = |mutant: &Mutant| equivalents.iter().any(|known| mutant.is(known));
+    let is_listed = |mutant: &Mutant| equivalents.contains(&mutant.change);
     let mutants: Vec<&Mutant> =
         all.iter().filter(|mutant| tries_listed || !is_listed(mutant)).collect();
     let trials = Trials::new();

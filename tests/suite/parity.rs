@@ -193,9 +193,7 @@ impl Call {
             ..check(self.counter, *limit, self.size.hits(limit))
         }
     }
-}
 
-impl Call {
     /// Whether hits can be taken ahead after it.
     fn takes(&self, limit: &Limit) -> bool {
         let is_leased = match limit.algorithm {
@@ -527,63 +525,41 @@ pub(crate) fn histories(algorithms: &'static [Algorithm]) -> impl Strategy<Value
 /// Every find at a key of every kind of limit of these algorithms, and every kind of call to it,
 /// alone and with a neighbour: four finds a history.
 pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
-    let calls = [
-        Size::Add(Amount::Hits(1)),
-        Size::Add(Amount::Hits(1 << 32)),
-        Size::Add(Amount::Capacity(8, 0)),
-        Size::Look,
-    ];
-    let calls = calls
-        .into_iter()
-        .chain([Size::GiveBack(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1 << 32))]);
-    let calls: Vec<Size> = calls.collect();
+    let full = Size::Add(Amount::Capacity(8, 0));
+    let sizes = [add(1), add(1 << 32), full, Size::Look, give_back(1), give_back(1 << 32)];
     let mut histories = Vec::new();
     for limit in table_limits().into_iter().filter(|limit| algorithms.contains(&limit.algorithm)) {
         let mut finds: Vec<Option<Found>> = finds(&limit).into_iter().map(Some).collect();
         finds.resize(finds.len().next_multiple_of(KEYS) + KEYS, None);
         for finds in finds.chunks(KEYS) {
             for (size, (mode, group)) in
-                calls.iter().flat_map(|&size| MANNERS.map(|manner| (size, manner)))
+                sizes.into_iter().flat_map(|size| MANNERS.map(|manner| (size, manner)))
             {
-                let counters = std::array::from_fn(|number| Terms2 {
-                    limits: [limit; 2],
-                    found: finds[number].clone(),
-                });
                 let batch = |gap, size, writes| {
                     let call = |counter, size| Call { size, group, ..hit(counter) };
-                    let neighbour = |counter| {
-                        ((mode, group) != MANNERS[0])
-                            .then(|| call((counter + 1) % KEYS, Size::Look))
+                    let ask = |counter| {
+                        let mut calls = vec![call(counter, size)];
+                        if (mode, group) != MANNERS[0] {
+                            calls.push(call((counter + 1) % KEYS, Size::Look));
+                        }
+                        Group { mode, calls }
                     };
-                    let ask = |counter| Group {
-                        mode,
-                        calls: [call(counter, size)]
-                            .into_iter()
-                            .chain(neighbour(counter))
-                            .collect(),
-                    };
-                    Batch {
-                        gap,
-                        reloaded: [false; KEYS],
-                        asks: (0..KEYS).map(ask).collect(),
-                        writes,
-                    }
+                    Batch { writes, ..Batch::of(gap, (0..KEYS).map(ask).collect()) }
                 };
                 let batches = vec![
                     batch(Gap::Micros(0), size, Writes::Rejected),
                     batch(Gap::Micros(0), size, Writes::Taken),
-                    batch(Gap::Ticks(0, 1, 0), Size::Add(Amount::Hits(1)), Writes::Taken),
+                    batch(Gap::Ticks(0, 1, 0), add(1), Writes::Taken),
                 ];
-                histories.push(History { counters, jitter: Span::ZERO, batches });
+                let mut history = History::of([limit; 2], batches);
+                for (counter, found) in history.counters.iter_mut().zip(finds) {
+                    counter.found.clone_from(found);
+                }
+                histories.push(history);
             }
         }
+        histories.extend([give_backs_beside_a_veto(limit), soft_hits_beside_a_veto(limit)]);
     }
-    histories.extend(
-        table_limits()
-            .into_iter()
-            .filter(|limit| algorithms.contains(&limit.algorithm))
-            .flat_map(|limit| [give_backs_beside_a_veto(limit), soft_hits_beside_a_veto(limit)]),
-    );
     if algorithms.contains(&Algorithm::SlidingLog) {
         histories.push(full_logs());
     }
@@ -598,237 +574,187 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
     histories
 }
 
+impl History {
+    /// Of counters that are empty at first.
+    fn of(limits: [Limit; 2], batches: Vec<Batch>) -> Self {
+        let counters = std::array::from_fn(|_| Terms2 { limits, found: None });
+        Self { counters, jitter: Span::ZERO, batches }
+    }
+}
+
+impl Batch {
+    /// Before the reload.
+    fn of(gap: Gap, asks: Vec<Group>) -> Self {
+        Self { gap, reloaded: [false; KEYS], asks, writes: Writes::Taken }
+    }
+}
+
+impl Group {
+    fn of(calls: Vec<Call>) -> Self {
+        Self { mode: Mode::Independent, calls }
+    }
+}
+
+fn add(hits: u64) -> Size {
+    Size::Add(Amount::Hits(hits))
+}
+
+fn give_back(hits: u64) -> Size {
+    Size::GiveBack(Amount::Hits(hits))
+}
+
+fn limit(terms: Terms) -> Limit {
+    Limit::new(&terms).expect("a limit")
+}
+
+/// Places that are leased for 30 s.
+fn held(places: u64) -> Limit {
+    let lease = Some(Span::from_secs(30));
+    limit(Terms { lease, ..Terms::new(places, Unit::Second, Algorithm::Concurrency) })
+}
+
 /// Logs with nearly as many entries as there may be, with as many, and with as many of which some
 /// have left.
 fn full_logs() -> History {
-    let limit =
-        Limit::new(&Terms::new(20_000, Unit::Second, Algorithm::SlidingLog)).expect("a limit");
     let most = u64::from(LOG_ENTRIES_MAX);
-    let found = [most - 1, most, most, 1];
-    let counters = std::array::from_fn(|number| Terms2 {
-        limits: [limit; 2],
-        found: Some(Found::Log(found[number])),
-    });
-    let batch = |gap, size: [Size; KEYS]| {
-        let ask = |number: usize| Group {
-            mode: Mode::Independent,
-            calls: vec![Call { size: size[number], ..hit(number) }],
-        };
-        Batch {
-            gap,
-            reloaded: [false; KEYS],
-            asks: (0..KEYS).map(ask).collect(),
-            writes: Writes::Taken,
-        }
+    let batch = |gap, sizes: [Size; KEYS]| {
+        let ask = |(counter, size)| Group::of(vec![Call { size, ..hit(counter) }]);
+        Batch::of(gap, sizes.into_iter().enumerate().map(ask).collect())
     };
-    let add = Size::Add(Amount::Hits(1));
-    let give_back = Size::GiveBack(Amount::Hits(3));
     let batches = vec![
-        batch(Gap::Micros(1), [add; KEYS]),
-        batch(Gap::Micros(1), [add; KEYS]),
-        batch(Gap::Micros(1), [Size::Add(Amount::Hits(20_000)), Size::Look, give_back, add]),
-        batch(Gap::Micros(1), [add; KEYS]),
+        batch(Gap::Micros(1), [add(1); KEYS]),
+        batch(Gap::Micros(1), [add(1); KEYS]),
+        batch(Gap::Micros(1), [add(20_000), Size::Look, give_back(3), add(1)]),
+        batch(Gap::Micros(1), [add(1); KEYS]),
         // By then the oldest 5,000 or so have left.
-        batch(Gap::Micros(1_000_000 - 5_000), [add; KEYS]),
-        batch(Gap::Micros(1), [add; KEYS]),
-        batch(Gap::Back(2_000), [add; KEYS]),
+        batch(Gap::Micros(1_000_000 - 5_000), [add(1); KEYS]),
+        batch(Gap::Micros(1), [add(1); KEYS]),
+        batch(Gap::Back(2_000), [add(1); KEYS]),
         // Back at the time of an entry of two hits.
-        batch(Gap::Micros(10_000), [Size::Add(Amount::Hits(2)); KEYS]),
-        batch(Gap::Micros(5), [add; KEYS]),
-        batch(Gap::Back(5), [add; KEYS]),
+        batch(Gap::Micros(10_000), [add(2); KEYS]),
+        batch(Gap::Micros(5), [add(1); KEYS]),
+        batch(Gap::Back(5), [add(1); KEYS]),
     ];
-    History { counters, jitter: Span::ZERO, batches }
+    let limit = limit(Terms::new(20_000, Unit::Second, Algorithm::SlidingLog));
+    let mut history = History::of([limit; 2], batches);
+    for (counter, entries) in history.counters.iter_mut().zip([most - 1, most, most, 1]) {
+        counter.found = Some(Found::Log(entries));
+    }
+    history
 }
 
 /// A grant of exactly the hits of the present window, when little is left of the window before.
 fn grant_of_the_present_window() -> History {
-    let limit =
-        Limit::new(&Terms::new(10, Unit::Minute, Algorithm::SlidingWindow)).expect("a limit");
-    let batch = |gap, mode, size| Batch {
-        gap,
-        reloaded: [false; KEYS],
-        asks: vec![Group { mode, calls: vec![Call { size, ..hit(0) }] }],
-        writes: Writes::Taken,
+    let limit = limit(Terms::new(10, Unit::Minute, Algorithm::SlidingWindow));
+    let batch = |gap, mode, size| {
+        Batch::of(gap, vec![Group { mode, calls: vec![Call { size, ..hit(0) }] }])
     };
-    let add = |hits| Size::Add(Amount::Hits(hits));
-    let give_back = Size::GiveBack(Amount::Hits(2));
     let batches = vec![
         batch(Gap::Micros(0), Mode::Independent, add(3)),
         batch(Gap::WindowEnd(0, 0), Mode::Independent, Size::Look),
         batch(Gap::Period(0, 240, 0), Mode::Independent, add(2)),
-        batch(Gap::Micros(0), Mode::Grant, give_back),
+        batch(Gap::Micros(0), Mode::Grant, give_back(2)),
     ];
-    let counters = std::array::from_fn(|_| Terms2 { limits: [limit; 2], found: None });
-    History { counters, jitter: Span::ZERO, batches }
+    History::of([limit; 2], batches)
 }
 
 /// Over limit until a lease ends that is behind another one: behind one that has ended, and behind one
 /// that the same request renews.
 fn over_limit_behind_other_leases() -> History {
-    let held = |places| Terms {
-        lease: Some(Span::from_secs(30)),
-        ..Terms::new(places, Unit::Second, Algorithm::Concurrency)
+    let batch = |seconds: u64, reloaded, calls: &[(usize, u8)]| {
+        let calls = calls.iter().map(|&(counter, holder)| Call { holder, ..hit(counter) });
+        let asks = vec![Group::of(joined(calls.collect()))];
+        let gap = Gap::Micros(seconds * 1_000_000);
+        Batch { reloaded: [reloaded; KEYS], ..Batch::of(gap, asks) }
     };
-    let limits = [2, 1].map(|places| Limit::new(&held(places)).expect("a limit"));
-    let batch = |seconds: u64, reloaded, calls: &[(usize, u8)]| Batch {
-        gap: Gap::Micros(seconds * 1_000_000),
-        reloaded: [reloaded; KEYS],
-        asks: vec![Group {
-            mode: Mode::Independent,
-            calls: calls
-                .iter()
-                .map(|&(counter, holder)| Call { holder, group: 1, ..hit(counter) })
-                .collect(),
-        }],
-        writes: Writes::Taken,
-    };
-    History {
-        counters: std::array::from_fn(|_| Terms2 { limits, found: None }),
-        jitter: Span::ZERO,
-        batches: vec![
-            batch(0, false, &[(0, 0)]),
-            batch(20, false, &[(0, 1), (1, 0)]),
-            batch(5, false, &[(1, 1)]),
-            batch(5, false, &[(1, 0), (1, 2)]),
-            batch(1, true, &[(0, 2)]),
-        ],
-    }
+    let batches = vec![
+        batch(0, false, &[(0, 0)]),
+        batch(20, false, &[(0, 1), (1, 0)]),
+        batch(5, false, &[(1, 1)]),
+        batch(5, false, &[(1, 0), (1, 2)]),
+        batch(1, true, &[(0, 2)]),
+    ];
+    History::of([2, 1].map(held), batches)
 }
 
 /// Hits that do not enforce, after others of their request on the same key: of one that is undone,
 /// which alone makes them over limit, and of one that stays.
 fn soft_hits_beside_a_veto(limit: Limit) -> History {
-    let counters = std::array::from_fn(|_| Terms2 { limits: [limit; 2], found: None });
     let call = |counter, enforcing, eighths, more| Call {
         size: Size::Add(Amount::Capacity(eighths, more)),
         enforcing,
         ..hit(counter)
     };
-    let batch = |calls| Batch {
-        gap: Gap::Micros(1),
-        reloaded: [false; KEYS],
-        asks: vec![Group { mode: Mode::Independent, calls: joined(calls) }],
-        writes: Writes::Taken,
-    };
+    let batch = |calls| Batch::of(Gap::Micros(1), vec![Group::of(joined(calls))]);
     let full = |counter| call(counter, false, 8, 0);
     let over = |counter| call(counter, true, 8, 1);
     let one = call(2, false, 0, 1);
     let batches = vec![batch(vec![full(0), full(0), over(1)]), batch(vec![over(2), one])];
-    History { counters, jitter: Span::ZERO, batches }
+    History::of([limit; 2], batches)
 }
 
 /// A refund to a counter in debt, in a request that another check rejects: the counter is
 /// unchanged, and the reply has its present state.
 fn give_backs_beside_a_veto(limit: Limit) -> History {
-    let counters = std::array::from_fn(|_| Terms2 { limits: [limit; 2], found: None });
     let call = |counter, size| Call { size, ..hit(counter) };
-    let batch = |gap, asks| Batch { gap, reloaded: [false; KEYS], asks, writes: Writes::Taken };
-    let alone = |size| {
-        (0..KEYS)
-            .map(|counter| Group { mode: Mode::Independent, calls: vec![call(counter, size)] })
-            .collect()
+    let batch = |micros, asks| Batch::of(Gap::Micros(micros), asks);
+    let alone = |size| -> Vec<Group> {
+        (0..KEYS).map(|counter| Group::of(vec![call(counter, size)])).collect()
     };
-    let add = Size::Add(Amount::Hits(1));
-    let give_back = Size::GiveBack(Amount::Hits(1));
-    let blocked = |hits| {
-        let calls = vec![
-            call(0, Size::Add(Amount::Hits(1))),
-            call(1, Size::GiveBack(Amount::Hits(hits))),
-            call(2, Size::Look),
-        ];
-        vec![Group { mode: Mode::Independent, calls: joined(calls) }]
-    };
+    let together = |calls| vec![Group::of(joined(calls))];
+    let blocked = |hits| together(vec![hit(0), call(1, give_back(hits)), call(2, Size::Look)]);
     let batches = vec![
-        batch(Gap::Micros(0), alone(Size::Add(Amount::Capacity(8, 0)))),
-        batch(Gap::Micros(1), alone(Size::Add(Amount::Hits(1)))),
-        batch(Gap::Micros(1), alone(Size::Add(Amount::Hits(3)))),
-        batch(Gap::Micros(1), blocked(1)),
-        batch(Gap::Micros(1), blocked(3)),
+        batch(0, alone(Size::Add(Amount::Capacity(8, 0)))),
+        batch(1, alone(add(1))),
+        batch(1, alone(add(3))),
+        batch(1, blocked(1)),
+        batch(1, blocked(3)),
         // Equal arguments before and after those of the request.
-        batch(
-            Gap::Micros(1),
-            [alone(Size::Add(Amount::Hits(1))), blocked(2), alone(Size::Add(Amount::Hits(1)))]
-                .concat(),
-        ),
+        batch(1, [alone(add(1)), blocked(2), alone(add(1))].concat()),
         // In debt, as much is spent after it as before, but at other times.
-        batch(
-            Gap::Micros(1_000_000),
-            vec![Group {
-                mode: Mode::Independent,
-                calls: joined(vec![call(0, give_back), call(0, add)]),
-            }],
-        ),
+        batch(1_000_000, together(vec![call(0, give_back(1)), hit(0)])),
         // The reply to the refund has what the rejected call was charged for, of a counter that was
         // not over limit.
-        batch(Gap::Micros(1), alone(Size::GiveBack(Amount::Hits(1_000)))),
-        batch(
-            Gap::Micros(1),
-            vec![Group {
-                mode: Mode::Independent,
-                calls: joined(vec![
-                    call(0, Size::Add(Amount::Hits(30))),
-                    call(0, Size::GiveBack(Amount::Hits(40))),
-                ]),
-            }],
-        ),
+        batch(1, alone(give_back(1_000))),
+        batch(1, together(vec![call(0, add(30)), call(0, give_back(40))])),
     ];
-    History { counters, jitter: Span::ZERO, batches }
+    History::of([limit; 2], batches)
 }
 
 /// One holder releases a slot and another one asks for one, in one call, where there are fewer
 /// places than leases: more than one of them has to end first, and not all.
 fn fewer_places() -> History {
-    let held = |places| Terms {
-        lease: Some(Span::from_secs(30)),
-        ..Terms::new(places, Unit::Second, Algorithm::Concurrency)
-    };
-    let limits = |fewer| [4, fewer].map(|places| Limit::new(&held(places)).expect("a limit"));
-    let counters =
-        std::array::from_fn(|number| Terms2 { limits: limits([1, 2][number % 2]), found: None });
     let call = |counter, holder| Call { holder, ..hit(counter) };
     let batch = |reloaded, calls: &dyn Fn(usize) -> Vec<Call>| {
-        let asks = (0..KEYS)
-            .map(|counter| Group { mode: Mode::Independent, calls: calls(counter) })
-            .collect();
-        Batch {
-            gap: Gap::Micros(1_000_000),
-            reloaded: [reloaded; KEYS],
-            asks,
-            writes: Writes::Taken,
-        }
+        let asks = (0..KEYS).map(|counter| Group::of(calls(counter)));
+        let batch = Batch::of(Gap::Micros(1_000_000), asks.collect());
+        Batch { reloaded: [reloaded; KEYS], ..batch }
     };
     let mut batches: Vec<Batch> =
         (0..4).map(|holder| batch(false, &|counter| vec![call(counter, holder)])).collect();
-    let give_back = Size::GiveBack(Amount::Hits(1));
     batches.push(batch(true, &|counter| {
-        vec![Call { size: give_back, ..call(counter, 3) }, call(counter, 4)]
+        vec![Call { size: give_back(1), ..call(counter, 3) }, call(counter, 4)]
     }));
-    History { counters, jitter: Span::ZERO, batches }
+    let mut history = History::of([4, 1].map(held), batches);
+    for counter in history.counters.iter_mut().skip(1).step_by(2) {
+        counter.limits = [4, 2].map(held);
+    }
+    history
 }
 
 /// There are fewer places than leases, and one of them is given back in a request that another
 /// check vetoes: it is given back all the same.
 fn lease_given_back_beside_a_veto() -> History {
-    let held = |places| Terms {
-        lease: Some(Span::from_secs(30)),
-        ..Terms::new(places, Unit::Second, Algorithm::Concurrency)
-    };
-    let limits = [4, 1].map(|places| Limit::new(&held(places)).expect("a limit"));
-    let counters = std::array::from_fn(|_| Terms2 { limits, found: None });
     let call = |holder, size| Call { size, holder, ..hit(0) };
-    let add = Size::Add(Amount::Hits(1));
-    let give_back = Size::GiveBack(Amount::Hits(1));
     let batch = |reloaded, calls| Batch {
-        gap: Gap::Micros(1_000),
         reloaded: [reloaded; KEYS],
-        asks: vec![Group { mode: Mode::Independent, calls }],
-        writes: Writes::Taken,
+        ..Batch::of(Gap::Micros(1_000), vec![Group::of(calls)])
     };
     let batches = vec![
-        batch(false, (0..4).map(|holder| call(holder, add)).collect()),
-        batch(true, joined(vec![call(3, give_back), call(4, add)])),
+        batch(false, (0..4).map(|holder| call(holder, add(1))).collect()),
+        batch(true, joined(vec![call(3, give_back(1)), call(4, add(1))])),
     ];
-    History { counters, jitter: Span::ZERO, batches }
+    History::of([4, 1].map(held), batches)
 }
 
 /// All or nothing.
@@ -874,14 +800,11 @@ fn table_limits() -> Vec<Limit> {
         Terms { buckets: Some(4), ..Terms::new(10, minute, Algorithm::SlidingWindow) },
         Terms::new(10, minute, Algorithm::SlidingLog),
     ];
-    let limit = |terms| Limit::new(&terms).expect("a limit");
     let both = kinds.into_iter().flat_map(|terms| {
         OverLimitHits::ALL
             .map(|over_limit_hits| Terms { over_limit_hits: Some(over_limit_hits), ..terms })
     });
-    let held =
-        Terms { lease: Some(Span::from_secs(30)), ..Terms::new(2, second, Algorithm::Concurrency) };
-    both.chain([held]).map(limit).collect()
+    both.map(limit).chain([held(2)]).collect()
 }
 
 /// Whether a script without a time argument uses the clock of Redis.
@@ -921,11 +844,8 @@ pub(crate) fn goes_by_the_servers_clock(
     );
     let replies = ScriptReply::read(values[1].clone(), 1).map_err(|error| error.to_string())?;
     let is_between = (before..=after).contains(&replies.now.as_micros());
-    if is_between {
-        Ok(())
-    } else {
-        Err(format!("between {before} and {after} it says that it is {:?}", replies.now))
-    }
+    let text = || format!("between {before} and {after} it says that it is {:?}", replies.now);
+    is_between.then_some(()).ok_or_else(text)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use tollgate::limits::algorithm::Counter;
 use tollgate::limits::check::{Call, Hits};
 use tollgate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 
-use super::Bench;
+use super::{Bench, limit};
 
 fn limits() -> impl Strategy<Value = Limit> {
     let algorithms = [
@@ -24,13 +24,12 @@ fn limits() -> impl Strategy<Value = Limit> {
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day][..]);
     (1..40_u32, unit, prop::sample::select(algorithms.to_vec()), options).prop_map(
         |(requests, unit, algorithm, (burst, buckets, over_limit_hits))| {
-            let terms = Terms {
+            limit(Terms {
                 burst: burst.filter(|_| algorithm.is_bucket()),
                 buckets: buckets.filter(|_| algorithm == Algorithm::SlidingWindow),
                 over_limit_hits: Some(over_limit_hits),
                 ..Terms::new(requests.into(), unit, algorithm)
-            };
-            Limit::new(&terms).expect("a limit")
+            })
         },
     )
 }

@@ -22,11 +22,11 @@ enum Doing {
 }
 
 fn limit(requests: u32) -> Limit {
-    Limit::new(&Terms {
-        lease: Some(LEASE),
+    let lease = Some(LEASE);
+    super::limit(Terms {
+        lease,
         ..Terms::new(requests.into(), Unit::Second, Algorithm::Concurrency)
     })
-    .expect("a limit")
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
@@ -43,7 +43,7 @@ fn act(bench: &mut Bench, name: u8, doing: Doing) -> Verdict {
         Doing::GiveBack => Hits::Refund(1),
         Doing::Look => Hits::Peek,
     };
-    bench.ask(Call { hits, holder: &[name], book_ahead: Span::ZERO })
+    bench.ask(Call { hits, holder: &[name], ..Call::PEEK })
 }
 
 proptest! {
@@ -94,16 +94,11 @@ proptest! {
 fn a_name_given_back_twice_frees_one_place_and_hits_do_not_matter() {
     let mut bench = Bench::new(limit(3));
     for name in 0..3 {
-        assert!(
-            !bench.ask(Call { hits: Hits::Add(7), holder: &[name], book_ahead: Span::ZERO }).over
-        );
+        assert!(!bench.ask(Call { hits: Hits::Add(7), holder: &[name], ..Call::PEEK }).over);
     }
     assert!(act(&mut bench, 3, Doing::Take).over);
     for _ in 0..2 {
-        assert_eq!(
-            bench.ask(Call { hits: Hits::Refund(5), holder: &[0], book_ahead: Span::ZERO }).used,
-            2
-        );
+        assert_eq!(bench.ask(Call { hits: Hits::Refund(5), holder: &[0], ..Call::PEEK }).used, 2);
     }
     assert!(!act(&mut bench, 3, Doing::Take).over && act(&mut bench, 0, Doing::Take).over);
     // A holder that was rejected releases a slot it does not have.

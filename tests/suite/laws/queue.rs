@@ -5,7 +5,7 @@ use tollgate::base::time::{Span, Time};
 use tollgate::limits::check::{Call, Hits, Verdict};
 use tollgate::limits::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 
-use super::Bench;
+use super::{Bench, limit};
 
 fn limits() -> impl Strategy<Value = Limit> {
     let algorithm = prop::sample::select(&[Algorithm::TokenBucket, Algorithm::LeakyBucket][..]);
@@ -14,13 +14,12 @@ fn limits() -> impl Strategy<Value = Limit> {
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day][..]);
     (1..30_u32, unit, algorithm, over_limit_hits, wait, prop::option::of(1..20_u32)).prop_map(
         |(requests, unit, algorithm, over_limit_hits, max_wait, burst)| {
-            Limit::new(&Terms {
+            limit(Terms {
                 burst,
                 max_wait,
                 over_limit_hits,
                 ..Terms::new(requests.into(), unit, algorithm)
             })
-            .expect("a limit")
         },
     )
 }
@@ -86,16 +85,11 @@ proptest! {
 #[test]
 fn answers_of_calls_that_come_at_once_are_evenly_spaced() {
     let max_wait = Some(Span::from_micros(500_000));
-    let limit =
-        Limit::new(&Terms { max_wait, ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket) })
-            .expect("a limit");
+    let limit = limit(Terms { max_wait, ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket) });
     let mut bench = Bench::new(limit);
     let verdicts: Vec<Verdict> = (0..8).map(|_| bench.ask(booking(1, limit.max_wait))).collect();
-    let starts: Vec<u64> = verdicts
-        .iter()
-        .filter(|verdict| !verdict.over)
-        .map(|verdict| verdict.start_after.as_micros())
-        .collect();
+    let booked = verdicts.iter().filter(|verdict| !verdict.over);
+    let starts: Vec<u64> = booked.map(|verdict| verdict.start_after.as_micros()).collect();
     assert_eq!(starts, [0, 100_000, 200_000, 300_000, 400_000, 500_000]);
     // A request without time to wait is rejected and books no slot.
     assert!(bench.ask(Hits::Add(1)).over);
