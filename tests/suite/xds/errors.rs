@@ -6,30 +6,32 @@ use tollgate::base::proto::envoy::service::discovery::v3::DiscoveryResponse;
 use tollgate::base::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
 };
+use tollgate::rules::config::CompileOptions;
+use tollgate::rules::source::xds;
+use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use tollgate::telemetry::metric::Metrics;
 
-use crate::support::TestServer;
+use crate::reload::{has_limit, limit_becomes};
 use crate::support::xds::{
     ControlPlane, Puppet, Stream, TYPE_URL, resource_of, response, rules_of,
 };
-use crate::xds::helpers::{
-    accepted, acked, asking, has_limit, has_rule, logged, nacked, resource, why,
-};
-
-/// A service that has accepted version 1 of its rules from a control plane.
-async fn with_first_rules() -> (Puppet, TestServer, Stream) {
-    let mut puppet = Puppet::start().await;
-    let server = asking(puppet.addr).start();
-    let mut stream = puppet.stream().await;
-    stream.request().await;
-    accepted(&stream.ask(response("1", "a", &[rules_of(1)])).await, "1", "a");
-    (puppet, server, stream)
-}
+use crate::xds::helpers::{accepted, acked, asking, logged, nacked, resource, subscribed, why};
 
 /// Rules with another limit.
 fn limited(change: impl FnOnce(&mut RateLimitPolicy)) -> RateLimitConfig {
     let mut rules = rules_of(2);
     change(rules.descriptors[0].rate_limit.as_mut().expect("a limit"));
     rules
+}
+
+/// What is invalid about a resource of a response.
+fn problems(resource: &[u8]) -> Vec<String> {
+    let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
+    xds::load(resource, &CompileOptions::new(stats)).err().unwrap_or_default()
+}
+
+fn problems_of(rules: &RateLimitConfig) -> Vec<String> {
+    problems(&resource_of(TYPE_URL, rules.encode_to_vec()))
 }
 
 /// The service rejects a response, the last good rules are those of version 1, and the error has
@@ -72,49 +74,43 @@ async fn nack_has_all_errors_and_the_last_good_rules_serve() {
     ] {
         assert!(error.contains(expected), "{expected} is not in {error}");
     }
-    assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=7, "));
+    assert!(has_limit(&server, "d.k", 7));
     server.metric_becomes("tollgate_rules_rejected", 1.0).await;
     server.assert_metric("ratelimit_service_config_load_error", 1.0);
     server.metric_becomes(r#"tollgate_xds_updates_total{verdict="refused"}"#, 1.0).await;
-    assert!(
-        server
-            .get("/ready")
-            .body
-            .contains("rules: the newest are invalid, the last good configuration serves\n"),
-        "{:?}",
-        server.get("/ready")
-    );
+    let ready = server.get("/ready").body;
+    let note = "rules: the newest are invalid, the last good configuration serves\n";
+    assert!(ready.contains(note), "{ready}");
     assert_eq!(server.get("/healthcheck").status, 200);
 
     plane.serve("3", &json!([resource("d", 8)]));
-    has_limit(&server, "d.k", 8).await;
+    limit_becomes(&server, "d.k", 8).await;
     assert_eq!(acked(&plane, "3").await["error"], "");
     server.metric_becomes("tollgate_rules_rejected", 0.0).await;
 }
 
-#[tokio::test]
-async fn unknown_units_are_reported_by_number() {
-    let mut puppet = Puppet::start().await;
-    let _server = asking(puppet.addr).start();
-    let mut stream = puppet.stream().await;
-    stream.request().await;
-    let with = |unit| limited(|policy| policy.unit = unit);
+#[test]
+fn unknown_units_are_reported_by_number() {
+    let with = |unit| problems_of(&limited(|policy| policy.unit = unit));
     for unit in 1..=7 {
-        accepted(&stream.ask(response("v", "n", &[with(unit)])).await, "v", "n");
+        assert!(with(unit).is_empty(), "{unit}");
     }
-    let nack = stream.ask(response("w", "n", &[with(99)])).await;
-    assert!(why(&nack).starts_with("d: invalid rate limit unit '99'\n"), "{nack:?}");
+    let unknown = with(99);
+    assert!(unknown[0].starts_with("d: invalid rate limit unit '99'\n"), "{unknown:?}");
 }
 
 #[tokio::test]
 async fn invalid_resources_are_rejected_and_the_stream_continues() {
-    let (_puppet, server, mut stream) = with_first_rules().await;
+    let (_puppet, server, mut stream) = subscribed().await;
+    accepted(&stream.ask(response("1", "a", &[rules_of(1)])).await, "1", "a");
 
     let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
-    let mut foreign = response("2", "b", &[rules_of(2)]);
-    foreign.type_url = cluster.into();
-    let error = format!("a response has type {cluster}; expected {TYPE_URL}");
-    rejects(&mut stream, foreign, &[&error]).await;
+    for (type_url, shown) in [(cluster.as_bytes(), cluster), (b"t\xff", "t%FF")] {
+        let mut foreign = response("2", "b", &[rules_of(2)]);
+        foreign.type_url = type_url.into();
+        let error = format!("a response has type {shown}; expected {TYPE_URL}");
+        rejects(&mut stream, foreign, &[&error]).await;
+    }
 
     let empty = "type.googleapis.com/google.protobuf.Empty";
     let mut foreign = response("3", "c", &[rules_of(3), rules_of(3)]);
@@ -136,24 +132,29 @@ async fn invalid_resources_are_rejected_and_the_stream_continues() {
     }
     rejects(&mut stream, response("4", "d", &[deep]), &["recursion limit"]).await;
 
-    assert!(
-        has_rule(&server, "d.k: unit=YEAR requests_per_unit=1, "),
-        "{}",
-        server.admin("/rlconfig")
-    );
+    let named = RateLimitConfig { name: b"d\xff".into(), ..rules_of(2) };
+    let error = "d%FF: name is not UTF-8: d%FF";
+    rejects(&mut stream, response("5", "e", &[named]), &[error]).await;
+    logged(&server, error).await;
+
+    assert!(has_limit(&server, "d.k", 1), "{}", server.admin("/rlconfig"));
     server.assert_metric("tollgate_rules_rejected", 1.0);
-    // Nonces are whatever the server likes.
-    for (version, nonce, requests) in [("5", "a", 5), ("6", "a", 6), ("6", "", 7)] {
-        let ack = stream.ask(response(version, nonce, &[rules_of(requests)])).await;
-        accepted(&ack, version, nonce);
+    // Versions and nonces are whatever the server likes, and go back as they came.
+    let answers: [(&[u8], &[u8], u32); 4] =
+        [(b"5", b"a", 5), (b"6", b"a", 6), (b"6", b"", 7), (b"6\xff", b"f\xff", 8)];
+    for (version, nonce, requests) in answers {
+        let mut answer = response("", "", &[rules_of(requests)]);
+        (answer.version_info, answer.nonce) = (version.into(), nonce.into());
+        let ack = stream.ask(answer).await;
+        assert_eq!((&*ack.version_info, &*ack.response_nonce), (version, nonce));
+        assert_eq!(ack.error_detail, None);
     }
-    has_limit(&server, "d.k", 7).await;
+    limit_becomes(&server, "d.k", 8).await;
+    server.assert_metric("tollgate_xds_streams_total", 1.0);
 }
 
-#[tokio::test]
-async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
-    let (_puppet, server, mut stream) = with_first_rules().await;
-
+#[test]
+fn strings_that_are_not_utf8_are_errors_of_their_rule() {
     let with = |change: fn(&mut RateLimitConfig)| {
         let mut rules = rules_of(2);
         change(&mut rules);
@@ -181,10 +182,9 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
         (limited(limit_name), "d: rate_limit.name is not UTF-8: n%FF", descriptor),
         (limited(replaces), "d: rate_limit.replaces.name is not UTF-8: r%FF", descriptor),
     ] {
-        let other = RateLimitConfig { name: "e".into(), domain: "e".into(), ..rules_of(2) };
-        let place = format!("\n  --> {place}\n");
-        rejects(&mut stream, response("2", "b", &[other, rules]), &[text, &place]).await;
-        server.assert_logged(text);
+        let expected = format!("{text}\n  --> {place}\n");
+        let found = problems_of(&rules);
+        assert!(found.iter().any(|problem| problem.starts_with(&expected)), "{found:?}");
     }
 
     // Metadata is read with the resource.
@@ -195,59 +195,29 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
     let mut bytes = rules.encode_to_vec();
     let at = bytes.windows(3).position(|part| part == b"KEY").expect("it exists");
     bytes[at..at + 3].copy_from_slice(b"K\xffY");
-    let metadata = DiscoveryResponse {
-        resources: vec![resource_of(TYPE_URL, bytes)],
-        ..response("3", "c", &[])
-    };
+    let found = problems(&resource_of(TYPE_URL, bytes)).concat();
     let error = r#"resource "d" of domain "d" cannot be decoded: "#;
-    let texts = [error, "RateLimitDescriptor.metadata: ", "UTF-8"];
-    rejects(&mut stream, metadata, &texts).await;
-
+    for text in [error, "RateLimitDescriptor.metadata: ", "UTF-8"] {
+        assert!(found.contains(text), "{text}: {found}");
+    }
     // A resource whose type is not UTF-8: field 1, two bytes.
-    let resource_type =
-        DiscoveryResponse { resources: vec![b"\x0a\x02t\xff".into()], ..response("4", "d", &[]) };
-    rejects(&mut stream, resource_type, &["a resource cannot be decoded: "]).await;
-    let response_type = DiscoveryResponse { type_url: b"t\xff".into(), ..response("5", "e", &[]) };
-    rejects(&mut stream, response_type, &["a response has type t%FF; expected "]).await;
-
-    // Those before them still serve. Versions and nonces go back as they came, and all of it was on
-    // one stream.
-    assert!(
-        has_rule(&server, "d.k: unit=YEAR requests_per_unit=1, "),
-        "{}",
-        server.admin("/rlconfig")
-    );
-    let valid = DiscoveryResponse {
-        version_info: b"6\xff".into(),
-        nonce: b"f\xff".into(),
-        ..response("", "", &[rules_of(6)])
-    };
-    let ack = stream.ask(valid).await;
-    assert_eq!((&*ack.version_info, &*ack.response_nonce), (&b"6\xff"[..], &b"f\xff"[..]));
-    assert_eq!(ack.error_detail, None);
-    has_limit(&server, "d.k", 6).await;
-    server.assert_metric("tollgate_xds_streams_total", 1.0);
+    let found = problems(b"\x0a\x02t\xff").concat();
+    assert!(found.starts_with("a resource cannot be decoded: "), "{found}");
 }
 
 #[tokio::test]
 async fn oversized_response_is_rejected_with_the_name_of_the_setting() {
-    let mut puppet = Puppet::start().await;
     let mut long = rules_of(1);
     long.name = vec![b'n'; 5 << 20];
     let long = response("2", "b", &[long]);
     assert!(long.encoded_len() > 4 << 20);
 
-    let server = asking(puppet.addr).start();
-    let mut stream = puppet.stream().await;
-    stream.request().await;
+    let (mut puppet, server, mut stream) = subscribed().await;
     stream.ask(response("1", "a", &[rules_of(7)])).await;
     stream.send(long.clone()).await;
-    logged(
-        &server,
-        "a response has more than 4194304 bytes; increase XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-    )
-    .await;
-    assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=7, "));
+    let error = "a response has more than 4194304 bytes; increase XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES";
+    logged(&server, error).await;
+    assert!(has_limit(&server, "d.k", 7));
     server.metric_becomes("tollgate_rules_rejected", 1.0).await;
     // The stream is of no use any more. On the next one the rules that serve are the newest again.
     let mut stream = puppet.stream().await;
@@ -256,17 +226,17 @@ async fn oversized_response_is_rejected_with_the_name_of_the_setting() {
     server.metric_becomes("tollgate_rules_rejected", 0.0).await;
     drop(server);
 
-    let mut puppet = Puppet::start().await;
-    let _server =
-        asking(puppet.addr).with_env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "8388608").start();
-    let mut stream = puppet.stream().await;
-    stream.request().await;
-    accepted(&stream.ask(long).await, "2", "b");
-
-    let mut puppet = Puppet::start().await;
-    let server = asking(puppet.addr).with_env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "10").start();
-    let mut stream = puppet.stream().await;
-    stream.request().await;
-    stream.send(response("1", "a", &[rules_of(7)])).await;
-    logged(&server, "a response has more than 10 bytes").await;
+    for (bytes_max, is_accepted) in [("8388608", true), ("10", false)] {
+        let mut puppet = Puppet::start().await;
+        let server =
+            asking(puppet.addr).with_env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", bytes_max).start();
+        let mut stream = puppet.stream().await;
+        stream.request().await;
+        stream.send(long.clone()).await;
+        if is_accepted {
+            accepted(&stream.request().await, "2", "b");
+        } else {
+            logged(&server, "a response has more than 10 bytes").await;
+        }
+    }
 }

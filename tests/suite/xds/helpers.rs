@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 use tollgate::base::proto::envoy::service::discovery::v3::DiscoveryRequest;
 
-use crate::support::xds::{ControlPlane, NODE};
+use crate::support::xds::{ControlPlane, NODE, Puppet, Stream};
 use crate::support::{Builder, TestServer, eventually};
 
 /// Names that Envoy Gateway's certificates have.
@@ -19,20 +19,19 @@ pub(super) fn asking(addr: SocketAddr) -> Builder {
         .with_env("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "100ms")
 }
 
+/// Such a service, and its first stream after the first request.
+pub(super) async fn subscribed() -> (Puppet, TestServer, Stream) {
+    let mut puppet = Puppet::start().await;
+    let server = asking(puppet.addr).start();
+    let mut stream = puppet.stream().await;
+    accepted(&stream.request().await, "", "");
+    (puppet, server, stream)
+}
+
 /// A resource with one limit of a year, as JSON.
 pub(super) fn resource(domain: &str, requests: u32) -> Value {
     let limit = json!({"unit": "YEAR", "requests_per_unit": requests});
     json!({"name": domain, "domain": domain, "descriptors": [{"key": "k", "rate_limit": limit}]})
-}
-
-/// Whether /rlconfig has a line that begins so.
-pub(super) fn has_rule(server: &TestServer, begin: &str) -> bool {
-    server.admin("/rlconfig").lines().any(|line| line.starts_with(begin))
-}
-
-pub(super) async fn has_limit(server: &TestServer, key: &str, requests: u32) {
-    let line = format!("{key}: unit=YEAR requests_per_unit={requests}, ");
-    eventually(&format!("there is {line}"), async || has_rule(server, &line)).await;
 }
 
 pub(super) async fn logged(server: &TestServer, text: &str) {

@@ -4,11 +4,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic_health::pb::health_check_response::ServingStatus::Serving;
 
+use crate::reload::{has_limit, limit_becomes};
 use crate::support::xds::{ControlPlane, Puppet, TYPE_URL, response, rules_of};
 use crate::support::{Code, eventually, request, write};
-use crate::xds::helpers::{
-    accepted, acked, asking, has_limit, has_rule, logged, nacked, resource, why,
-};
+use crate::xds::helpers::{accepted, acked, asking, logged, nacked, resource, why};
 
 #[tokio::test]
 async fn xds_rules_are_added_changed_and_removed() {
@@ -19,8 +18,8 @@ async fn xds_rules_are_added_changed_and_removed() {
         "rules    none yet: requesting them from xDS server {}",
         plane.addr
     ));
-    has_limit(&server, "d.k", 1).await;
-    has_limit(&server, "e.k", 5).await;
+    limit_becomes(&server, "d.k", 1).await;
+    limit_becomes(&server, "e.k", 5).await;
     let mut client = server.client().await;
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::OverLimit);
@@ -42,8 +41,8 @@ async fn xds_rules_are_added_changed_and_removed() {
 
     // Only one of two is changed: the other one stays.
     plane.serve("2", &json!([resource("d", 3), resource("e", 5)]));
-    has_limit(&server, "d.k", 3).await;
-    assert!(has_rule(&server, "e.k: "));
+    limit_becomes(&server, "d.k", 3).await;
+    assert!(has_limit(&server, "e.k", 5));
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
     acked(&plane, "2").await;
 
@@ -54,7 +53,7 @@ async fn xds_rules_are_added_changed_and_removed() {
     }
     acked(&plane, "3").await;
     plane.serve("4", &json!([resource("d", 9)]));
-    has_limit(&server, "d.k", 9).await;
+    limit_becomes(&server, "d.k", 9).await;
     server.metric_becomes("ratelimit_service_config_load_success", 4.0).await;
     server.metric_becomes(r#"tollgate_xds_updates_total{verdict="accepted"}"#, 4.0).await;
 }
@@ -123,7 +122,7 @@ async fn domain_in_two_resources_is_rejected_unless_merged() {
     stream.request().await;
     accepted(&stream.ask(both).await, "1", "n");
     assert!(
-        has_rule(&merging, "d.k: ") && has_rule(&merging, "d.other: "),
+        has_limit(&merging, "d.k", 1) && has_limit(&merging, "d.other", 2),
         "{}",
         merging.admin("/rlconfig")
     );
@@ -134,7 +133,7 @@ async fn rules_serve_while_the_control_plane_is_unavailable() {
     let plane = ControlPlane::start();
     plane.serve("1", &json!([resource("d", 2)]));
     let server = asking(plane.addr).start();
-    has_limit(&server, "d.k", 2).await;
+    limit_becomes(&server, "d.k", 2).await;
     let mut client = server.client().await;
     let addr = plane.addr;
     drop(plane);
@@ -148,7 +147,7 @@ async fn rules_serve_while_the_control_plane_is_unavailable() {
 
     let plane = ControlPlane::start_at(addr);
     plane.serve("one", &json!([resource("d", 5)]));
-    has_limit(&server, "d.k", 5).await;
+    limit_becomes(&server, "d.k", 5).await;
     let first = &plane.requests()[0];
     assert_eq!(
         (&first["version"], &first["nonce"]),

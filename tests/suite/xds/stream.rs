@@ -8,9 +8,10 @@ use tollgate::base::proto::ratelimit::config::ratelimit::v3::{
 };
 use tonic::Status;
 
+use crate::reload::limit_becomes;
 use crate::support::xds::{Puppet, response, rules_of};
 use crate::support::{TestServer, eventually};
-use crate::xds::helpers::{accepted, asking, has_limit, logged, why};
+use crate::xds::helpers::{accepted, asking, logged, subscribed, why};
 
 #[tokio::test]
 async fn every_request_has_the_node_and_every_stream_the_headers() {
@@ -56,10 +57,7 @@ async fn every_request_has_the_node_and_every_stream_the_headers() {
 
 #[tokio::test]
 async fn new_stream_starts_with_the_version_and_no_nonce() {
-    let mut puppet = Puppet::start().await;
-    let _server = asking(puppet.addr).start();
-    let mut stream = puppet.stream().await;
-    accepted(&stream.request().await, "", "");
+    let (mut puppet, _server, mut stream) = subscribed().await;
     accepted(&stream.ask(response("7", "a", &[rules_of(1)])).await, "7", "a");
     let nack = stream.ask(response("8", "b", &[RateLimitConfig::default()])).await;
     assert_eq!((&*nack.version_info, &*nack.response_nonce), (&b"7"[..], &b"b"[..]));
@@ -75,10 +73,7 @@ async fn new_stream_starts_with_the_version_and_no_nonce() {
 
 #[tokio::test]
 async fn update_during_a_compilation_is_published_after_it() {
-    let mut puppet = Puppet::start().await;
-    let server = asking(puppet.addr).start();
-    let mut stream = puppet.stream().await;
-    stream.request().await;
+    let (_puppet, server, mut stream) = subscribed().await;
     let mut many = rules_of(1);
     let template = many.descriptors[0].clone();
     many.descriptors = (0..40_000)
@@ -90,7 +85,7 @@ async fn update_during_a_compilation_is_published_after_it() {
     for (version, nonce) in [("1", "a"), ("2", "b"), ("3", "c")] {
         accepted(&stream.request().await, version, nonce);
     }
-    has_limit(&server, "d.k", 3).await;
+    limit_becomes(&server, "d.k", 3).await;
     server.metric_becomes("tollgate_rules", 1.0).await;
 }
 
@@ -105,7 +100,7 @@ async fn stream_reset_after_every_response_still_delivers_rules() {
         stream.ask(response(&index.to_string(), "n", &[rules_of(index)])).await;
         stream.fail(Status::internal("reset")).await;
     }
-    has_limit(&server, "d.k", 10).await;
+    limit_becomes(&server, "d.k", 10).await;
     server.assert_metric("tollgate_rules_rejected", 0.0);
     server.assert_logged_once("xDS stream failed");
 }
@@ -126,7 +121,7 @@ async fn sighup_requests_everything_on_a_new_stream() {
     accepted(&stream.request().await, "", "");
     // The same version, and other rules: what an operator asks for it for.
     accepted(&stream.ask(response("1", "a", &[rules_of(2)])).await, "1", "a");
-    has_limit(&server, "d.k", 2).await;
+    limit_becomes(&server, "d.k", 2).await;
     drop(stream);
     logged(&server, "xDS stream failed").await;
     server.signal("HUP");
@@ -135,25 +130,17 @@ async fn sighup_requests_everything_on_a_new_stream() {
 
 #[tokio::test]
 async fn repeated_nacks_are_sent_with_backoff() {
-    let mut puppet = Puppet::start().await;
-    let server = asking(puppet.addr).start();
-    let mut stream = puppet.stream().await;
-    stream.request().await;
+    let (mut puppet, server, mut stream) = subscribed().await;
     let broken = |nonce: &str| response("1", nonce, &[RateLimitConfig::default()]);
     let first = stream.ask(broken("0")).await;
     for round in 1..=3 {
         let began = Instant::now();
         let nack = stream.ask(broken(&round.to_string())).await;
-        assert_eq!(
-            (why(&nack), &*nack.response_nonce),
-            (why(&first), round.to_string().as_bytes())
-        );
+        assert_eq!(why(&nack), why(&first));
+        assert_eq!(*nack.response_nonce, *round.to_string().as_bytes());
         // Half of 200 ms, of 400 and of 800, and less than the clock may be wrong.
-        assert!(
-            began.elapsed() >= Duration::from_millis(90 * round),
-            "{round}: {:?}",
-            began.elapsed()
-        );
+        let elapsed = began.elapsed();
+        assert!(elapsed >= Duration::from_millis(90 * round), "{round}: {elapsed:?}");
     }
     server.assert_metric("ratelimit_service_config_load_error", 1.0);
     server.assert_metric(r#"tollgate_xds_updates_total{verdict="repeated"}"#, 3.0);
@@ -171,10 +158,7 @@ async fn repeated_nacks_are_sent_with_backoff() {
 
 #[tokio::test]
 async fn nack_is_bounded_in_bytes() {
-    let mut puppet = Puppet::start().await;
-    let _server = asking(puppet.addr).start();
-    let mut stream = puppet.stream().await;
-    stream.request().await;
+    let (_puppet, _server, mut stream) = subscribed().await;
     let broken = |index: usize| {
         let mut rules = rules_of(1);
         (rules.name, rules.domain) =
