@@ -85,6 +85,18 @@ const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/cases");
 const START: Time = Time::from_micros(1_700_000_000 * MICROS_PER_SECOND);
 /// What steps look at, but for `ask`, which compares several things.
 const LOOKS: [&str; 5] = ["counts", "statsd", "metrics", "counters", "rlconfig"];
+/// How lines of the page begin that are about calls, about responses, which envoyproxy/ratelimit does
+/// not count, and about the store.
+const NOT_OF_RULES: [&str; 8] = [
+    "#",
+    "ratelimit_service_total_requests",
+    "ratelimit_service_response_time",
+    "tollgate_responses_",
+    "tollgate_unmatched_",
+    "tollgate_rule_admitted_",
+    "tollgate_memory_",
+    "tollgate_store_verdicts_total",
+];
 /// What a file may say, and what a case may say besides.
 const SHARED_KEYS: [&str; 7] =
     ["theme", "cases", "domain", "settings", "rules", "rules_file", "but"];
@@ -131,12 +143,9 @@ struct World {
 
 #[test]
 fn every_file_of_cases_is_a_test() {
-    let mut files: Vec<String> = fs::read_dir(CASES)
-        .expect("the directory of cases exists")
-        .map(|entry| {
-            entry.expect("it can be read").file_name().to_string_lossy().replace(".yaml", "")
-        })
-        .collect();
+    let files = fs::read_dir(CASES).expect("the directory of cases exists");
+    let name = |file: fs::DirEntry| file.file_name().to_string_lossy().replace(".yaml", "");
+    let mut files: Vec<String> = files.map(|file| name(file.expect("it can be read"))).collect();
     files.sort();
     assert_eq!(files, THEMES);
 }
@@ -152,14 +161,9 @@ fn every_defect_says_why_ours_is_better() {
 fn hold(theme: &str) {
     let cases = cases(theme);
     let failures: Vec<String> = cases.iter().filter_map(Case::failure).collect();
-    assert!(
-        failures.is_empty(),
-        "\n{}\n{} of {} cases differ",
-        failures.join("\n"),
-        failures.len(),
-        cases.len()
-    );
-    println!("{theme}: {} cases", cases.len());
+    let (failed, all, texts) = (failures.len(), cases.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "\n{texts}\n{failed} of {all} cases differ");
+    println!("{theme}: {all} cases");
 }
 
 // Running.
@@ -171,7 +175,9 @@ impl Case {
             (!lines.is_empty())
                 .then(|| format!("{}: {place}\n    {}", self.title, lines.join("\n    ")))
         };
-        let world = World::new(&settings(&self.settings), self.metric_series_max());
+        let max = self.fields.get("metric_series_max").map(number);
+        let max = max.map_or(METRIC_SERIES_MAX, |max| usize::try_from(max).expect("few"));
+        let world = World::new(&settings(&self.settings), max);
         let (expected, got) = match world.load(&self.rules) {
             Ok(warnings) => ("warnings", warnings),
             Err(problems) => ("rejected", problems),
@@ -196,11 +202,6 @@ impl Case {
             let place = format!("step {}, {}", index + 1, json!(step));
             described(&place, differences("", &json!(expected), &json!(got)))
         })
-    }
-
-    fn metric_series_max(&self) -> usize {
-        let max = self.fields.get("metric_series_max").map(number);
-        max.map_or(METRIC_SERIES_MAX, |max| usize::try_from(max).expect("few"))
     }
 }
 
@@ -261,12 +262,7 @@ impl World {
             let hits = expected.remove("hits").as_ref().map_or(0, number);
             let request = RateLimitRequest {
                 domain: text(&domain.expect("a domain")).into(),
-                descriptors: descriptors
-                    .as_array()
-                    .expect("a list of descriptors")
-                    .iter()
-                    .map(descriptor)
-                    .collect(),
+                descriptors: array(&descriptors).iter().map(descriptor).collect(),
                 hits_addend: u32::try_from(hits).expect("it fits"),
             };
             let times = expected.remove("times");
@@ -314,11 +310,7 @@ impl World {
             if held > Span::ZERO {
                 last.insert("held".to_owned(), json!(held.to_string()));
             }
-            let code = last
-                .get("answer")
-                .or(last.get("error"))
-                .and_then(Value::as_str)
-                .unwrap_or_default();
+            let code = last.get("answer").or(last.get("error")).map_or("", text);
             match codes.last_mut() {
                 Some((kept, count)) if kept == code => *count += 1,
                 _ => codes.push((code.to_owned(), 1)),
@@ -337,10 +329,8 @@ impl World {
             "counts" => {
                 let mut counts = Map::new();
                 for (name, value) in self.statsd() {
-                    let path = name
-                        .strip_prefix("ratelimit.service.rate_limit.")
-                        .and_then(|path| path.rsplit_once('.'));
-                    if let Some((rule, count)) = path {
+                    let path = name.strip_prefix("ratelimit.service.rate_limit.");
+                    if let Some((rule, count)) = path.and_then(|path| path.rsplit_once('.')) {
                         counts.entry(rule).or_insert_with(|| json!({}))[count] = value;
                     }
                 }
@@ -349,45 +339,26 @@ impl World {
             "statsd" => Value::Object(self.statsd()),
             "metrics" => Value::Object(self.prometheus()),
             "counters" => json!(self.counters.len()),
-            _ => self
-                .rules
-                .load()
-                .as_ref()
-                .map(|rules| rules.dump().lines().collect())
-                .unwrap_or_default(),
+            _ => {
+                let dump = self.rules.load().as_ref().map(|rules| rules.dump());
+                dump.unwrap_or_default().lines().collect()
+            }
         }
     }
 
     fn statsd(&self) -> Map<String, Value> {
         let text = self.metrics.lines();
         // The number of calls is as many as the case makes, and would only be in the way.
-        counters(
-            text.lines()
-                .filter_map(|line| line.rsplit_once(": "))
-                .filter(|(name, _)| !name.starts_with("ratelimit_server.")),
-        )
+        let lines = text.lines().filter_map(|line| line.rsplit_once(": "));
+        counters(lines.filter(|(name, _)| !name.starts_with("ratelimit_server.")))
     }
 
     fn prometheus(&self) -> Map<String, Value> {
         let text = self.metrics.page();
-        let is_about_calls = |name: &str| {
-            ["#", "ratelimit_service_total_requests", "ratelimit_service_response_time"]
-                .iter()
-                .any(|start| name.starts_with(start))
-        };
-        // What the console shows of responses, which envoyproxy/ratelimit does not count.
-        let is_about_responses = |name: &str| {
-            ["tollgate_responses_", "tollgate_unmatched_", "tollgate_rule_admitted_"]
-                .iter()
-                .any(|start| name.starts_with(start))
-        };
-        let is_about_the_store = |name: &str| {
-            name.starts_with("tollgate_memory_") || name == "tollgate_store_verdicts_total"
-        };
         let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
-        counters(lines.filter(|(name, _)| {
-            !is_about_calls(name) && !is_about_responses(name) && !is_about_the_store(name)
-        }))
+        counters(
+            lines.filter(|(name, _)| !NOT_OF_RULES.iter().any(|start| name.starts_with(start))),
+        )
     }
 }
 
@@ -427,11 +398,9 @@ fn answer(response: &RateLimitResponse) -> Map<String, Value> {
         ("headers", &response.response_headers_to_add),
         ("request_headers", &response.request_headers_to_add),
     ] {
+        let texts = headers.iter().map(|header| format!("{}: {}", header.key, header.value));
         if !headers.is_empty() {
-            answer.insert(
-                name.to_owned(),
-                headers.iter().map(|header| format!("{}: {}", header.key, header.value)).collect(),
-            );
+            answer.insert(name.to_owned(), texts.collect());
         }
     }
     if !response.raw_body.is_empty() {
@@ -454,13 +423,8 @@ fn status_text(status: &DescriptorStatus) -> String {
     let mut text = status.code().as_str_name().to_owned();
     match &status.current_limit {
         Some(limit) => {
-            let _ = write!(
-                text,
-                " {}/{} {} left",
-                limit.requests_per_unit,
-                limit.unit().as_str_name(),
-                status.limit_remaining
-            );
+            let (requests, unit) = (limit.requests_per_unit, limit.unit().as_str_name());
+            let _ = write!(text, " {requests}/{unit} {} left", status.limit_remaining);
         }
         None if status.limit_remaining == u32::MAX => text += " unlimited",
         None if status.limit_remaining > 0 => text += &format!(" {} left", status.limit_remaining),
@@ -473,11 +437,8 @@ fn status_text(status: &DescriptorStatus) -> String {
     if let Some(limit) = status.current_limit.as_ref().filter(|limit| !limit.name.is_empty()) {
         let _ = write!(text, " named {}", limit.name);
     }
-    assert_eq!(
-        (status.quota.as_ref(), Code::try_from(status.code).is_ok()),
-        (None, true),
-        "quota is not used, and codes have names"
-    );
+    assert_eq!(status.quota, None, "it is not used");
+    assert!(Code::try_from(status.code).is_ok(), "codes have names");
     text
 }
 
@@ -515,15 +476,12 @@ fn findings_differ(expected: &[Value], found: &[Finding]) -> Vec<String> {
         if let Some(Value::String(_)) = expected.get(index) {
             return json!(format!("{finding}\n"));
         }
-        let mut described = Map::new();
-        described.insert("text".to_owned(), json!(finding.headline()));
-        described.insert("line".to_owned(), json!(finding.location.map(|location| location.line)));
-        described
-            .insert("column".to_owned(), json!(finding.location.map(|location| location.column)));
+        let (line, column) = finding.location.map(|at| (at.line, at.column)).unzip();
+        let mut described = json!({"text": finding.headline(), "line": line, "column": column});
         if let Some(hint) = &finding.hint {
-            described.insert("hint".to_owned(), json!(hint));
+            described["hint"] = json!(hint);
         }
-        Value::Object(described)
+        described
     };
     let described: Value = found.iter().enumerate().map(described).collect();
     differences("", &Value::Array(expected.to_vec()), &described)
@@ -632,10 +590,7 @@ fn descriptor(wanted: &Value) -> RateLimitDescriptor {
     let entries = match &fields["entries"] {
         Value::String(text) => entries(text),
         // For keys and values that have a comma or a sign of equality in them.
-        pairs => {
-            let pairs = pairs.as_array().expect("a list of pairs").iter();
-            pairs.map(|pair| entry(text(&pair[0]), text(&pair[1]))).collect()
-        }
+        pairs => array(pairs).iter().map(|pair| entry(text(&pair[0]), text(&pair[1]))).collect(),
     };
     RateLimitDescriptor {
         entries,
@@ -688,5 +643,9 @@ fn map(value: &Value) -> Fields {
 
 /// Empty if it is not there.
 fn list<'f>(fields: &'f Fields, key: &str) -> &'f [Value] {
-    fields.get(key).map_or(&[], |list| list.as_array().expect("a list"))
+    fields.get(key).map_or(&[], |list| array(list))
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().unwrap_or_else(|| panic!("a list, not {value}"))
 }

@@ -4,7 +4,7 @@
 use percent_encoding::percent_decode;
 use proptest::prelude::*;
 use tollgate::base::time::Time;
-use tollgate::limits::check::{KEY_BYTES_MAX, Key};
+use tollgate::limits::check::{Check, KEY_BYTES_MAX, Key};
 use tollgate::limits::{Algorithm, Consistency, Unit, Windows};
 use tollgate::rules::config::calendar::utc_months;
 use tollgate::rules::config::{self, CompileOptions, Source};
@@ -88,8 +88,7 @@ fn keys_do_not_depend_on_consistency() {
             let (descriptor, _) = line.split_once(" | ").expect("a descriptor and keys");
             for query in [query(descriptor), limited(descriptor, Unit::Hour)] {
                 assert_eq!(key_of(&leased, &query), key_of(&exact, &query), "{line}");
-                let plan = plan(&leased, &query, Modes::default(), Time::default());
-                let check = &plan.expect("its unit is one").request.checks[0];
+                let check = check(&leased, &query);
                 if check.lease.is_some() {
                     of_leased.push((descriptor, check.limit.algorithm));
                 }
@@ -162,10 +161,7 @@ descriptors:
 fn request_limits_of_other_algorithms_have_safe_keys() {
     for format in KeyFormat::ALL {
         let rules = rules("", format);
-        let key = |descriptor: &str, unit: Unit| {
-            let own = limited(descriptor, unit);
-            key_of(&rules, &own)
-        };
+        let key = |descriptor, unit| key_of(&rules, &limited(descriptor, unit));
         for (descriptor, unit) in [
             ("bucket=1", Unit::Second),
             ("leaky=1", Unit::Second),
@@ -175,61 +171,55 @@ fn request_limits_of_other_algorithms_have_safe_keys() {
         ] {
             assert_eq!(key(descriptor, unit), key_of(&rules, &query(descriptor)), "{format:?}");
         }
-        assert_eq!(
-            key("bucket=1", Unit::Hour),
-            "tg:shop:bucket:1:token_bucket:3600000000:us",
-            "{format:?}"
-        );
-        assert_eq!(key("drop=1", Unit::Hour), "tg:shop:drop:1:fixed_window:3600:s:", "{format:?}");
-        // The holder is not part of the key, and the unit has no meaning.
-        assert_eq!(
-            key("api=pay,id=ann", Unit::Year),
-            "tg:shop:api:pay:id::concurrency:0:us",
-            "{format:?}"
-        );
+        for (descriptor, unit, expected) in [
+            ("bucket=1", Unit::Hour, "tg:shop:bucket:1:token_bucket:3600000000:us"),
+            ("drop=1", Unit::Hour, "tg:shop:drop:1:fixed_window:3600:s:"),
+            // The holder is not part of the key, and the unit has no meaning.
+            ("api=pay,id=ann", Unit::Year, "tg:shop:api:pay:id::concurrency:0:us"),
+        ] {
+            assert_eq!(key(descriptor, unit), expected, "{format:?}");
+        }
     }
 }
 
 #[test]
 fn explain_names_the_rule_of_a_request_limit() {
-    let explained = |descriptor: &str, change: fn(&mut CompileOptions)| {
-        let rules = loaded(RULES, change);
+    let check = |descriptor: &str, change: fn(&mut CompileOptions), parts: &str| {
         let own = limited(descriptor, Unit::Hour);
-        explain(&rules, &own, Modes::default()).text
+        let text = explain(&loaded(RULES, change), &own, Modes::default()).text;
+        for part in parts.lines() {
+            assert!(text.contains(part.trim_start()), "{part}: {text}");
+        }
     };
-    let by_rule = explained("leaky=1", |_| {});
-    for part in [
-        "rule shop.leaky at shop.yaml:",
-        "number and unit are stated by the request, everything else by rule shop.leaky",
-        "=> limit 9 per hour, leaky_bucket, burst 1, over-limit hits drop",
-        "key   tg:shop:leaky:1:leaky_bucket:3600000000:us (safe form)",
-        "algorithm: leaky_bucket (by the rule, shop.yaml:",
-    ] {
-        assert!(by_rule.contains(part), "{part}: {by_rule}");
-    }
-    let alone = explained("user=1", |_| {});
-    assert!(alone.contains("stated by the request, and no tollgate block applies: a fixed window, as in envoyproxy/ratelimit"), "{alone}");
-    assert!(
-        alone.contains(
-            "key   shop_user_1_ (reference form; on Redis the window's start in seconds follows)"
-        ),
-        "{alone}"
+    check(
+        "leaky=1",
+        |_| {},
+        "rule shop.leaky at shop.yaml:
+        number and unit are stated by the request, everything else by rule shop.leaky
+        => limit 9 per hour, leaky_bucket, burst 1, over-limit hits drop
+        key   tg:shop:leaky:1:leaky_bucket:3600000000:us (safe form)
+        algorithm: leaky_bucket (by the rule, shop.yaml:",
     );
-    let leased = explained("user=1", |options| {
-        options.default_consistency = Consistency::Leased;
-    });
-    for part in [
-        "everything else by rule shop.user\n",
-        "=> limit 9 per hour, fixed_window, over-limit hits drop\n     key   shop_user_1_ (reference form;",
-        "consistency: leased (by the setting, DEFAULT_CONSISTENCY): at most 0 of 9 hits held, given back after 2 s\n",
-    ] {
-        assert!(leased.contains(part), "{part}: {leased}");
-    }
-    let by_setting = explained("nobody=1", |options| {
-        options.default_algorithm = Some(Algorithm::TokenBucket);
-    });
-    assert!(by_setting.contains("counted by DEFAULT_ALGORITHM: token_bucket"), "{by_setting}");
-    assert!(by_setting.contains("=> limit 9 per hour, token_bucket, burst 9"), "{by_setting}");
+    check(
+        "user=1",
+        |_| {},
+        "stated by the request, and no tollgate block applies: a fixed window, as in envoyproxy/ratelimit
+        key   shop_user_1_ (reference form; on Redis the window's start in seconds follows)",
+    );
+    check(
+        "user=1",
+        |options| options.default_consistency = Consistency::Leased,
+        "everything else by rule shop.user
+        => limit 9 per hour, fixed_window, over-limit hits drop
+        key   shop_user_1_ (reference form;
+        consistency: leased (by the setting, DEFAULT_CONSISTENCY): at most 0 of 9 hits held, given back after 2 s",
+    );
+    check(
+        "nobody=1",
+        |options| options.default_algorithm = Some(Algorithm::TokenBucket),
+        "counted by DEFAULT_ALGORITHM: token_bucket
+        => limit 9 per hour, token_bucket, burst 9",
+    );
 }
 
 #[test]
@@ -259,11 +249,8 @@ fn only_safe_keys_are_truncated() {
 fn holders_are_named_by_the_last_value_or_its_hash() {
     let holder = |value: &str| {
         let descriptor = format!("api=pay,id={value}");
-        let rules = rules("", KeyFormat::Safe);
-        let plan = plan(&rules, &query(&descriptor), Modes::default(), Time::default())
-            .expect("it has a holder");
-        String::from_utf8(plan.request.checks[0].holder.clone().expect("it has a holder").into())
-            .expect("it is text")
+        let check = check(&rules("", KeyFormat::Safe), &query(&descriptor));
+        String::from_utf8(check.holder.expect("it has one").into()).expect("it is text")
     };
     assert_eq!(holder("a b:{}"), "a b:{}");
     let longest = "x".repeat(HOLDER_BYTES_MAX);
@@ -313,8 +300,7 @@ fn key_of_bytes(rules: &RuleSet, path: &[u8], ip: &[u8]) -> Key {
         descriptors: [descriptor].into_iter().collect(),
         ..Query::default()
     };
-    let plan = plan(rules, &query, Modes::default(), Time::default()).expect("its unit is one");
-    plan.request.checks[0].key.clone()
+    check(rules, &query).key
 }
 
 fn query(descriptor: &str) -> Query<'_> {
@@ -329,9 +315,14 @@ fn limited(descriptor: &str, unit: Unit) -> Query<'_> {
     query
 }
 
-fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {
+/// The first check of a request.
+fn check(rules: &RuleSet, query: &Query<'_>) -> Check {
     let plan = plan(rules, query, Modes::default(), Time::default()).expect("its unit is one");
-    plan.request.checks[0].key.to_string()
+    plan.request.checks[0].clone()
+}
+
+fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {
+    check(rules, query).key.to_string()
 }
 
 fn rules(prefix: &str, key_format: KeyFormat) -> RuleSet {

@@ -2,12 +2,10 @@
 //! the algorithm of those who name none.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use tempfile::TempDir;
-
+use crate::support::folder::Folder;
 use crate::support::{
-    TestServer, assert_settings_rejected, look_until, tollgate, tollgate_with_env, write,
+    TestServer, assert_settings_rejected, look_until, tollgate, tollgate_with_env,
 };
 
 /// As Envoy Gateway writes them, but for the last one.
@@ -39,111 +37,78 @@ overlays:
         tollgate: {on_store_error: allow}
 ";
 
-/// A file of its own, gone with it.
-struct OverlayFile {
-    directory: TempDir,
+const ROUTE: &str = "default/route/rule/0=default/route/rule/0";
+const HEADER: &[&str] = &[ROUTE, "rule-0-match-0=one"];
+
+/// The rules, and an overlay.
+fn folder(overlay: &str) -> Folder {
+    Folder::with(&[("rules/eg.yaml", RULES), ("overlay.yaml", overlay)])
 }
 
-impl OverlayFile {
-    fn new(text: &str) -> Self {
-        let file = Self { directory: TempDir::new().expect("a temporary directory can be made") };
-        file.write(text);
-        file
-    }
-
-    fn path(&self) -> PathBuf {
-        self.directory.path().join("overlay.yaml")
-    }
-
-    fn text(&self) -> String {
-        self.path().display().to_string()
-    }
-
-    fn write(&self, text: &str) {
-        write(&self.path(), text);
-    }
-}
-
-/// What `explain` says of a descriptor, in a directory of rules with one file.
-fn explained(rules: &Path, overlay: &str, algorithm: &str, entries: &[&str]) -> String {
-    let rules = rules.display().to_string();
-    explained_in(&rules, "default/eg/http", overlay, algorithm, entries)
-}
-
-fn explained_in(
-    rules: &str,
+/// What `explain` says of a descriptor.
+fn explained(
+    folder: &Folder,
     domain: &str,
-    overlay: &str,
-    algorithm: &str,
     entries: &[&str],
+    variables: &[(&str, &str)],
 ) -> String {
-    let variables = [("TOLLGATE_OVERLAY", overlay), ("DEFAULT_ALGORITHM", algorithm)];
-    let ran = tollgate_with_env(&[&["explain", rules, domain], entries].concat(), &variables);
+    let rules = folder.path("rules");
+    let words = [&["explain", &rules, domain], entries].concat();
+    let ran = tollgate_with_env(&words, variables);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     ran.stdout
 }
 
-fn rules() -> TempDir {
-    let directory = TempDir::new().expect("a temporary directory can be made");
-    fs::write(directory.path().join("eg.yaml"), RULES).expect("a file can be written");
-    directory
+/// With these settings: TOLLGATE_OVERLAY, if it is to be used, and DEFAULT_ALGORITHM.
+fn explained_by(folder: &Folder, has_overlay: bool, algorithm: &str, entries: &[&str]) -> String {
+    let overlay = if has_overlay { folder.path("overlay.yaml") } else { String::new() };
+    let variables = [("TOLLGATE_OVERLAY", &*overlay), ("DEFAULT_ALGORITHM", algorithm)];
+    explained(folder, "default/eg/http", entries, &variables)
 }
-
-const ROUTE: &str = "default/route/rule/0=default/route/rule/0";
 
 #[test]
 fn explain_says_where_each_word_comes_from_and_the_strongest_counts() {
-    let rules = rules();
-    let overlay = OverlayFile::new(OVERLAY);
-    let file = overlay.text();
-    let rules_file = rules.path().join("eg.yaml");
-    let rules_file = rules_file.display();
+    let folder = folder(OVERLAY);
     let address: &[&str] = &[ROUTE, "masked_remote_address=0.0.0.0/0"];
-    let header: &[&str] = &[ROUTE, "rule-0-match-0=one"];
-    for (overlay, algorithm, entries, words) in [
+    for (has_overlay, algorithm, entries, words) in [
         (
-            &*file,
+            true,
             "",
             address,
-            vec![
-                format!("algorithm: leaky_bucket (by the overlay's rules, {file}:7)"),
-                format!("burst: 2 (by the overlay's rules, {file}:7)"),
-                format!("on_store_error: deny (by the overlay's defaults, {file}:4)"),
-            ],
+            "algorithm: leaky_bucket (by the overlay's rules, OVERLAY:7)
+             burst: 2 (by the overlay's rules, OVERLAY:7)
+             on_store_error: deny (by the overlay's defaults, OVERLAY:4)",
         ),
         (
-            &file,
+            true,
             "sliding_window",
-            header,
-            vec![
-                format!("algorithm: token_bucket (by the overlay's defaults, {file}:4)"),
-                format!("burst: 3 (by the overlay's defaults, {file}:4)"),
-            ],
+            HEADER,
+            "algorithm: token_bucket (by the overlay's defaults, OVERLAY:4)
+             burst: 3 (by the overlay's defaults, OVERLAY:4)",
         ),
         (
-            &file,
+            true,
             "sliding_window",
             &["own=x"],
-            vec![
-                format!("algorithm: sliding_log (by the rule, {rules_file}:15)"),
-                format!("on_store_error: allow (by the overlay's rules, {file}:9)"),
-            ],
+            "algorithm: sliding_log (by the rule, RULES:15)
+             on_store_error: allow (by the overlay's rules, OVERLAY:9)",
         ),
         (
-            "",
+            false,
             "sliding_window",
-            header,
-            vec!["algorithm: sliding_window (by the setting, DEFAULT_ALGORITHM)".to_owned()],
+            HEADER,
+            "algorithm: sliding_window (by the setting, DEFAULT_ALGORITHM)",
         ),
     ] {
-        let said = explained(rules.path(), overlay, algorithm, entries);
-        for word in words {
-            assert!(said.contains(&format!("\n     {word}\n")), "{word}: {said}");
+        let said = explained_by(&folder, has_overlay, algorithm, entries);
+        let words = words.replace("OVERLAY", &folder.path("overlay.yaml"));
+        for word in words.replace("RULES", &folder.path("rules/eg.yaml")).lines() {
+            assert!(said.contains(&format!("\n     {}\n", word.trim())), "{word}: {said}");
         }
         // A burst is not for a log.
         assert!(!said.contains("sliding_log") || !said.contains("burst"), "{said}");
     }
-    let none = explained(rules.path(), "", "", header);
+    let none = explained_by(&folder, false, "", HEADER);
     assert!(!none.contains("algorithm:") && none.contains("fixed_window"), "{none}");
 }
 
@@ -167,18 +132,17 @@ fn overlay_accepts_the_path_that_explain_prints() {
         (&own_name, "shop.shop.user", &["shop=1", "user=1"], false),
         (&own_name, "user", user, true),
     ] {
-        let directory = TempDir::new().expect("a temporary directory can be made");
         let rules =
             format!("domain: shop\ndescriptors:\n- {path}\n- {{key: user, {LIMIT}}}{more}\n");
-        write(&directory.path().join("shop.yaml"), &rules);
-        let overlay = OverlayFile::new(&format!(
+        let overlay = format!(
             "overlays: [{{domain: '*', rules: [{{path: '{overlay_path}', tollgate: {{algorithm: token_bucket}}}}]}}]"
-        ));
-        let folder = directory.path().display().to_string();
-        let said = explained_in(&folder, "shop", &overlay.text(), "", entries);
+        );
+        let folder = Folder::with(&[("rules/shop.yaml", &rules), ("overlay.yaml", &overlay)]);
+        let overlay = folder.path("overlay.yaml");
+        let said = explained(&folder, "shop", entries, &[("TOLLGATE_OVERLAY", &overlay)]);
         let case = format!("{overlay_path} for {entries:?}{more}: {said}");
         assert_eq!(said.contains("token_bucket"), is_meant, "{case}");
-        let checked = tollgate(&["check", &folder, "--tollgate-overlay", &overlay.text()]);
+        let checked = tollgate(&["check", &folder.path("rules"), "--tollgate-overlay", &overlay]);
         let is_idle = checked.stdout.contains("there is no such rule");
         assert!(!is_meant || !is_idle, "{case}: {checked:?}");
     }
@@ -201,50 +165,34 @@ fn default_algorithm_is_how_rules_count_that_say_nothing() {
     );
 }
 
+/// An overlay | DEFAULT_CONSISTENCY | what `explain` says of it for the rule of a header.
+const CONSISTENCIES: &str = "
+[] | | none
+[] | leased | leased (by the setting, DEFAULT_CONSISTENCY): at most 10 of 100 hits held, given back after 2 s
+[{domain: '*', rules: [{path: '*', tollgate: {consistency: leased, lease: 5s}}]}] | exact | leased (by the overlay's rules, FILE:1): at most 10 of 100 hits held, given back after 5 s
+[{domain: '*', tollgate: {defaults: {lease: 5s}}, rules: [{path: '*', tollgate: {consistency: leased}}]}] | | leased (by the overlay's rules, FILE:1): at most 10 of 100 hits held, given back after 2 s
+[{domain: '*', tollgate: {defaults: {consistency: exact}}}] | leased | exact (by the overlay's defaults, FILE:1)
+";
+
 #[test]
 fn consistency_has_the_precedence_of_algorithm() {
-    let rules = rules();
-    let (header, log): (&[&str], &[&str]) = (&[ROUTE, "rule-0-match-0=one"], &["own=x"]);
-    let held = "at most 10 of 100 hits held, given back after";
-    for (overlay, setting, entries, expected) in [
-        ("[]", "", header, None),
-        (
-            "[]",
-            "leased",
-            header,
-            Some(format!("leased (by the setting, DEFAULT_CONSISTENCY): {held} 2 s")),
-        ),
-        (
-            "[{domain: '*', rules: [{path: '*', tollgate: {consistency: leased, lease: 5s}}]}]",
-            "exact",
-            header,
-            Some(format!("leased (by the overlay's rules, FILE:1): {held} 5 s")),
-        ),
-        (
-            "[{domain: '*', tollgate: {defaults: {lease: 5s}}, rules: [{path: '*', tollgate: {consistency: leased}}]}]",
-            "",
-            header,
-            Some(format!("leased (by the overlay's rules, FILE:1): {held} 2 s")),
-        ),
-        (
-            "[{domain: '*', tollgate: {defaults: {consistency: exact}}}]",
-            "leased",
-            header,
-            Some("exact (by the overlay's defaults, FILE:1)".to_owned()),
-        ),
-        // Its hits have times.
-        ("[{domain: '*', tollgate: {defaults: {consistency: leased}}}]", "leased", log, None),
-    ] {
-        let file = OverlayFile::new(&format!("overlays: {overlay}\n"));
-        let rules = rules.path().display().to_string();
-        let path = file.text();
+    let check = |overlay: &str, setting: &str, entries: &[&str], expected: &str| {
+        let folder = folder(&format!("overlays: {overlay}\n"));
+        let path = folder.path("overlay.yaml");
         let variables = [("TOLLGATE_OVERLAY", &*path), ("DEFAULT_CONSISTENCY", setting)];
-        let arguments = [&["explain", &rules, "default/eg/http"], entries].concat();
-        let said = tollgate_with_env(&arguments, &variables).stdout;
+        let said = explained(&folder, "default/eg/http", entries, &variables);
         let shown = said.lines().find_map(|line| line.trim().strip_prefix("consistency: "));
-        let expected = expected.map(|text| text.replace("FILE", &path));
-        assert_eq!(shown, expected.as_deref(), "{overlay} {setting}: {said}");
+        let expected = expected.replace("FILE", &path);
+        assert_eq!(shown.unwrap_or("none"), expected, "{overlay} {setting}: {said}");
+    };
+    for line in CONSISTENCIES.trim().lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [overlay, setting, expected] = cells[..] else { panic!("three cells, not {line}") };
+        check(overlay, setting, HEADER, expected);
     }
+    // Hits of a log have times.
+    let leased = "[{domain: '*', tollgate: {defaults: {consistency: leased}}}]";
+    check(leased, "leased", &["own=x"], "none");
 }
 
 #[test]
@@ -260,11 +208,13 @@ DEFAULT_ALGORITHM=gcra => write one of fixed_window, sliding_window, sliding_log
 
 #[test]
 fn overlay_is_reloaded_and_an_invalid_one_changes_nothing() {
-    let overlay = OverlayFile::new(
-        "overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket}}}]\n",
-    );
-    let server =
-        TestServer::with_rules(RULES).with_env("TOLLGATE_OVERLAY", &overlay.text()).start();
+    let folder = Folder::with(&[]);
+    let write = |overlays: &str| folder.write("overlay.yaml", &format!("overlays: {overlays}\n"));
+    let default_to = |algorithm: &str| {
+        write(&format!("[{{domain: '*', tollgate: {{defaults: {{algorithm: {algorithm}}}}}}}]"))
+    };
+    let overlay = default_to("token_bucket");
+    let server = TestServer::with_rules(RULES).with_env("TOLLGATE_OVERLAY", &overlay).start();
     let page = || {
         server.admin(&format!(
             "/explain?domain=default/eg/http&descriptor={ROUTE}&descriptor=rule-0-match-0%3Done"
@@ -272,39 +222,39 @@ fn overlay_is_reloaded_and_an_invalid_one_changes_nothing() {
     };
     assert!(page().contains("algorithm: token_bucket"), "{}", page());
 
-    overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_window}}}]\n");
+    default_to("sliding_window");
     look_until("the new overlay counts", || page().contains("algorithm: sliding_window"));
 
-    overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_widow}}}]\n");
+    default_to("sliding_widow");
     look_until("the invalid overlay is logged", || {
         server.metric("tollgate_rules_rejected") == Some(1.0)
     });
     server.assert_logged("did you mean `sliding_window`?");
-    server.assert_logged(&format!("{}:1:", overlay.text()));
+    server.assert_logged(&format!("{overlay}:1:"));
     assert!(page().contains("algorithm: sliding_window"), "the last good one counts");
 
-    fs::remove_file(overlay.path()).expect("it exists");
+    fs::remove_file(&overlay).expect("it exists");
     look_until("its removal is logged", || server.log().contains("TOLLGATE_OVERLAY: read "));
     assert!(page().contains("algorithm: sliding_window"), "the last good one counts");
 
-    overlay.write("overlays: []\n");
+    write("[]");
     look_until("an empty one counts", || !page().contains("algorithm:"));
     look_until("no rules are rejected", || server.metric("tollgate_rules_rejected") == Some(0.0));
 }
 
 #[test]
 fn requests_of_a_domain_are_all_or_nothing_if_the_overlay_says_so() {
-    let rules = rules();
-    let overlay = OverlayFile::new(OVERLAY);
+    let folder = folder(OVERLAY);
     let request = r#"{"domain":"default/eg/http","descriptors":[
         {"entries":[{"key":"own","value":"x"}]},
         {"entries":[{"key":"own","value":"y"}]}
     ]}"#;
-    let arguments = ["explain", &rules.path().display().to_string(), "--json", request];
+    let arguments = ["explain", &folder.path("rules"), "--json", request];
     let is_applied = |variables: &[(&str, &str)]| {
         tollgate_with_env(&arguments, variables).stdout.contains("all or nothing")
     };
-    assert!(is_applied(&[("TOLLGATE_OVERLAY", &overlay.text())]) && !is_applied(&[]));
+    let overlay = folder.path("overlay.yaml");
+    assert!(is_applied(&[("TOLLGATE_OVERLAY", &overlay)]) && !is_applied(&[]));
 }
 
 /// Overlays, and what the check of rules says of them: the first line that has to be there.
@@ -334,11 +284,10 @@ pub(crate) const FINDINGS: &str = "
 
 #[test]
 fn check_tells_what_is_wrong_with_an_overlay_and_what_of_it_is_idle() {
-    let rules = rules();
     let check = |text: &str, expected: &str| {
-        let overlay = OverlayFile::new(text);
-        let rules = rules.path().display().to_string();
-        let ran = tollgate(&["check", &rules, "--tollgate-overlay", &overlay.text()]);
+        let folder = folder(text);
+        let overlay = folder.path("overlay.yaml");
+        let ran = tollgate(&["check", &folder.path("rules"), "--tollgate-overlay", &overlay]);
         let is_warned = expected.starts_with("warning");
         assert_eq!(ran.code, Some(if is_warned { 0 } else { 78 }), "{text}: {ran:?}");
         let said = if is_warned { &ran.stdout } else { &ran.stderr };
