@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::support::folder::Folder;
-use crate::support::redis::RedisProcess;
-use crate::support::{Code, Ran, TestServer, eventually, request, tollgate};
+use crate::support::{Code, Ran, TestServer, tollgate};
 
 /// Three requests of an organization, of which a user has two.
 const RULES: &str = "
@@ -28,19 +27,6 @@ fn succeeded(words: &[&str]) -> Ran {
     let ran = tollgate(words);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     ran
-}
-
-/// Two of three requests of `u` are admitted, and one of two of `v`: the organization has no more.
-async fn ask_five(server: &TestServer) {
-    let mut client = server.client().await;
-    for (user, codes) in
-        [("u", &[Code::Ok, Code::Ok, Code::OverLimit][..]), ("v", &[Code::Ok, Code::OverLimit])]
-    {
-        for code in codes {
-            let answer = client.ask("d", &[("org", "a"), ("user", user)]).await;
-            assert_eq!(answer, *code, "{user}");
-        }
-    }
 }
 
 /// Requests and those over limit, by rule.
@@ -101,7 +87,12 @@ fn recorded_requests_are_replayed_on_every_level() {
 #[tokio::test]
 async fn top_keys_are_of_the_level_that_is_over_limit() {
     let server = TestServer::with_rules(RULES).start();
-    ask_five(&server).await;
+    let mut client = server.client().await;
+    // Two of three requests of `u` are admitted, and one of two of `v`: the organization has no more.
+    let (ok, over) = (Code::Ok, Code::OverLimit);
+    for (user, code) in [("u", ok), ("u", ok), ("u", over), ("v", ok), ("v", over)] {
+        assert_eq!(client.ask("d", &[("org", "a"), ("user", user)]).await, code, "{user}");
+    }
     let top = server.admin_json("/api/v1/top");
     let mut keys = BTreeMap::new();
     for rule in top["rules"].as_array().expect("there are rules") {
@@ -115,22 +106,4 @@ async fn top_keys_are_of_the_level_that_is_over_limit() {
     let expected =
         expected.map(|(value, numbers)| (json!(value).to_string(), numbers.map(Value::from)));
     assert_eq!(keys, BTreeMap::from(expected), "{top:#}");
-}
-
-#[tokio::test]
-async fn every_level_is_counted_while_redis_is_away() {
-    let mut redis = RedisProcess::start();
-    let server = TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).start();
-    let mut client = server.client().await;
-    let mut peek = request("d", &[&[("org", "b")]]);
-    peek.descriptors[0].hits_addend = Some(0);
-    client.call(peek).await.expect("a verdict");
-    redis.kill();
-    eventually("calls are decided without Redis", async || {
-        client.ask("d", &[("org", "c")]).await;
-        server.metric(r#"tollgate_store_fallbacks_total{cause="unreachable",policy="local"}"#)
-            > Some(0.0)
-    })
-    .await;
-    ask_five(&server).await;
 }
