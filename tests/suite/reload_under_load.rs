@@ -36,11 +36,8 @@ fn a_thousand_reloads_lose_no_request_reset_no_counter_and_leak_nothing() {
     };
 
     (1..=WARM_UP).for_each(reload);
-    assert_eq!(
-        used_before("another", LIMIT + WARM_UP),
-        0,
-        "and the metrics of the rule exist from now on"
-    );
+    // The metrics of the rule exist from now on.
+    assert_eq!(used_before("another", LIMIT + WARM_UP), 0);
     let (descriptors, threads, lines, resident) =
         (count("fd"), count("task"), metric_lines(), resident_peak_kib(server.pid()));
 
@@ -51,30 +48,19 @@ fn a_thousand_reloads_lose_no_request_reset_no_counter_and_leak_nothing() {
     let [answers] = traffic.finish();
     assert!(answers.errors.is_empty() && answers.over_limit() == 0, "{answers:?}");
 
-    assert!(
-        server
-            .metric("ratelimit_service_config_load_success")
-            .is_some_and(|loads| loads >= f64::from(last))
-    );
+    let loads = server.metric("ratelimit_service_config_load_success");
+    assert!(loads >= Some(f64::from(last)), "{loads:?}");
     let total = server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#);
-    assert_eq!(
-        total.map(|total| total.to_string()),
-        Some((answers.ok() + 1).to_string()),
-        "every call is counted once"
-    );
-    assert_eq!(
-        used_before("0", LIMIT + last),
-        answers.ok(),
-        "one counter from the first call to the last"
-    );
+    let total = total.map(|total| total.to_string());
+    assert_eq!(total, Some((answers.ok() + 1).to_string()), "every call is counted once");
+    let used = used_before("0", LIMIT + last);
+    assert_eq!(used, answers.ok(), "one counter from the first call to the last");
 
     look_until("the process has no more descriptors and threads", || {
         count("fd") <= descriptors && count("task") <= threads
     });
     assert_eq!(metric_lines(), lines);
     let grown = resident_peak_kib(server.pid()).saturating_sub(resident);
-    assert!(
-        grown < GROWTH_MAX_KIB,
-        "{grown} KiB more than the {resident} KiB before {RELOADS} reloads"
-    );
+    let before = format!("{resident} KiB before {RELOADS} reloads");
+    assert!(grown < GROWTH_MAX_KIB, "{grown} KiB more than the {before}");
 }

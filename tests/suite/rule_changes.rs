@@ -10,7 +10,7 @@ use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rule_files::{config_map, etag_of, get};
+use crate::rule_files::{etag_of, get, names};
 use crate::support::http::{Connection, Reply, bearer};
 use crate::support::{Builder, TestServer, limit_of, request, tollgate_with_env, write};
 
@@ -180,16 +180,11 @@ fn invalid_rules_are_answered_with_their_lines() {
 fn of_two_changes_at_once_one_is_made() {
     let server = service();
     let before = etag(&server);
+    let (server, before) = (&server, &before);
     let statuses: Vec<u16> = thread::scope(|scope| {
-        let puts: Vec<_> = (2..6)
-            .map(|requests| {
-                scope.spawn({
-                    let server = &server;
-                    let before = &before;
-                    move || put(server, before, &limit_of(requests)).status
-                })
-            })
-            .collect();
+        let puts = (2..6)
+            .map(|requests| scope.spawn(move || put(server, before, &limit_of(requests)).status));
+        let puts: Vec<_> = puts.collect();
         puts.into_iter().map(|put| put.join().expect("no panic")).collect()
     });
     let count = |status| statuses.iter().filter(|other| **other == status).count();
@@ -220,17 +215,23 @@ fn files_that_are_being_written_are_no_rules() {
     }
 }
 
+/// A volume as kubelet makes it.
 #[test]
-fn files_of_a_config_map_are_not_replaced() {
+fn files_of_a_config_map_are_read_and_not_replaced() {
     let root = TempDir::new().expect("a temporary directory");
-    config_map(&root.path().join("config"));
+    let mount = root.path().join("config");
+    write(&mount.join("..2026/rules.yaml"), &limit_of(1));
+    symlink("..2026", mount.join("..data")).expect("it is not there");
+    symlink("..data/rules.yaml", mount.join("rules.yaml")).expect("it is not there");
     let server = writable(TestServer::with_runtime_root(root.path()))
         .with_env("RUNTIME_IGNOREDOTFILES", "true")
         .start();
+    let list = get(&server, "").json();
+    assert_eq!((names(&list), &list["writable"]), (vec!["rules.yaml"], &json!(false)));
+    assert_eq!(get(&server, "/rules.yaml").body, limit_of(1));
     let reply = put(&server, "*", &limit_of(2));
     assert_eq!(reply.status, 409, "{reply:?}");
     assert!(reply.body.contains("ConfigMap"), "{reply:?}");
-    assert_eq!(get(&server, "").json()["writable"], false);
 }
 
 #[test]
@@ -286,11 +287,14 @@ fn a_folder_without_permission_is_not_written() {
 }
 
 #[test]
-fn rules_of_a_control_plane_are_not_changed() {
+fn rules_of_a_control_plane_are_no_files() {
     let server = writable(TestServer::with_xds("127.0.0.1:1")).start();
-    let reply = put(&server, "*", &limit_of(2));
-    assert_eq!(reply.status, 409, "{reply:?}");
-    assert!(reply.body.contains("from a control plane"), "{reply:?}");
+    let put = put(&server, "*", &limit_of(2));
+    for (reply, status) in [(put, 409), (get(&server, ""), 404), (get(&server, "/rules.yaml"), 404)]
+    {
+        assert_eq!(reply.status, status, "{reply:?}");
+        assert!(reply.body.contains("from a control plane"), "{reply:?}");
+    }
 }
 
 /// Readers, such as other replicas, find the old text or the new one, with the same permissions.

@@ -1,8 +1,6 @@
 //! `/api/v1/rules`: which files can be named, and what is read of them.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -19,7 +17,7 @@ pub(crate) fn etag_of(reply: &Reply) -> String {
     etag.unwrap_or_else(|| panic!("{reply:?}")).to_owned()
 }
 
-fn names(list: &Value) -> Vec<&str> {
+pub(crate) fn names(list: &Value) -> Vec<&str> {
     let files = list["files"].as_array().expect("a list");
     files.iter().map(|file| file["file"].as_str().expect("a name")).collect()
 }
@@ -86,34 +84,6 @@ fn only_files_directly_in_the_folder_are_read() {
         assert!(reply.body.contains(cells[2]), "{line}: {reply:?}");
         assert!(!reply.body.contains("secret"), "{line}: {reply:?}");
         assert!(reply.json()["replica"].is_string(), "{reply:?}");
-    }
-}
-
-#[test]
-fn files_of_a_config_map_are_read() {
-    let root = TempDir::new().expect("a temporary directory");
-    config_map(&root.path().join("config"));
-    let server = TestServer::with_runtime_root(root.path())
-        .with_env("RUNTIME_IGNOREDOTFILES", "true")
-        .start();
-    assert_eq!(names(&get(&server, "").json()), ["rules.yaml"]);
-    assert_eq!(get(&server, "/rules.yaml").body, limit_of(1));
-}
-
-/// A volume as kubelet makes it.
-pub(crate) fn config_map(mount: &Path) {
-    write(&mount.join("..2026/rules.yaml"), &limit_of(1));
-    symlink("..2026", mount.join("..data")).expect("it is not there");
-    symlink("..data/rules.yaml", mount.join("rules.yaml")).expect("it is not there");
-}
-
-#[test]
-fn rules_of_a_control_plane_are_no_files() {
-    let server = TestServer::with_xds("127.0.0.1:1").start();
-    for path in ["", "/rules.yaml"] {
-        let reply = get(&server, path);
-        assert_eq!(reply.status, 404, "{reply:?}");
-        assert!(reply.body.contains("from a control plane"), "{reply:?}");
     }
 }
 

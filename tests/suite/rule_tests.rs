@@ -275,19 +275,13 @@ tests: [ => 1:8 parsing a node, did not find expected node content
 
 /// Invalid files, each with the place and the problem.
 pub(crate) fn invalid_files() -> Vec<(String, &'static str)> {
-    let of_steps =
-        INVALID.lines().filter_map(|line| line.split_once(" => ")).map(|(step, expected)| {
-            (format!("tests: [{{name: a, steps: [\n {step}\n ]}}]\n"), expected)
-        });
-    let of_files = INVALID_FILES
-        .lines()
-        .filter_map(|line| line.split_once(" => "))
-        .map(|(text, expected)| (text.to_owned(), expected));
+    let rows = |table: &'static str| table.lines().filter_map(|line| line.split_once(" => "));
+    let of_step = |step: &str| format!("tests: [{{name: a, steps: [\n {step}\n ]}}]\n");
+    let of_steps = rows(INVALID).map(|(step, expected)| (of_step(step), expected));
+    let of_files = rows(INVALID_FILES).map(|(text, expected)| (text.to_owned(), expected));
     let request = "{domain: shop, descriptors: [{user: a}]}";
-    of_steps
-        .chain(of_files)
-        .map(|(text, expected)| (text.replace("REQUEST", request), expected))
-        .collect()
+    let with_request = |(text, expected): (String, _)| (text.replace("REQUEST", request), expected);
+    of_steps.chain(of_files).map(with_request).collect()
 }
 
 #[test]
@@ -318,17 +312,16 @@ fn cases_are_beside_the_rules_or_in_tests_or_where_an_argument_says() {
         ("elsewhere/three.test.yaml", PASSES),
         ("elsewhere/.hidden/four.test.yaml", PASSES),
     ]);
-    let ran = test(&folder, &[]);
-    assert!(ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"), "{ran:?}");
-    let file = folder.path("rules/shop.yaml");
-    let ran = tollgate(&["test", &file]);
-    assert!(ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"), "{ran:?}");
-    let elsewhere = folder.path("elsewhere");
-    let ran = test(&folder, &["--cases", &elsewhere]);
-    assert!(ran.stdout.ends_with("\n1 test: 1 passed, 0 failed\n"), "{ran:?}");
-    let file = folder.path("elsewhere/three.test.yaml");
-    let ran = test(&folder, &["--cases", &file, "--cases", &folder.path("tests/below")]);
-    assert!(ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"), "{ran:?}");
+    let [rules, elsewhere] = ["rules/shop.yaml", "elsewhere"].map(|name| folder.path(name));
+    let [three, below] = ["elsewhere/three.test.yaml", "tests/below"].map(|name| folder.path(name));
+    for (ran, found) in [
+        (test(&folder, &[]), "2 tests: 2"),
+        (tollgate(&["test", &rules]), "2 tests: 2"),
+        (test(&folder, &["--cases", &elsewhere]), "1 test: 1"),
+        (test(&folder, &["--cases", &three, "--cases", &below]), "2 tests: 2"),
+    ] {
+        assert!(ran.stdout.ends_with(&format!("\n{found} passed, 0 failed\n")), "{ran:?}");
+    }
     for (arguments, expected) in [
         (&["--cases", &*folder.path("missing")][..], "No such file"),
         (&["--cases", &folder.path("tests/other.yaml")], "expected a map"),
