@@ -14,7 +14,6 @@ mod connections;
 mod console;
 mod costs;
 mod headers;
-mod leases;
 mod limits;
 mod llm;
 mod outages;
