@@ -1,30 +1,14 @@
 //! A concurrency limit of five behind Envoy: admission, release, and slots that are not released.
 
 use std::iter;
-use std::time::Duration;
 
 use crate::e2e::env::http::Request;
 use crate::e2e::env::upstream::Answer;
 use crate::e2e::env::{Builder, Env, Outcome, Pending, Store, Timed, look_for, look_until};
 
 const SLOTS: usize = 5;
-/// For tests that wait until a lease is over. It may be over sooner than the test expects, so they
-/// count no places that are taken.
-const SHORT_LEASE: Duration = Duration::from_secs(2);
-/// For tests that count places, and may take long.
-const LONG_LEASE: Duration = Duration::from_secs(3_600);
-
-/// The example at the top of concurrency.yaml.
-#[test]
-fn three_of_eight_concurrent_requests_are_over_limit() {
-    for env in Env::with_every_store("concurrency.yaml") {
-        let env = env.start();
-        let requests: Vec<Pending> = (0..8).map(|_| report(&env)).collect();
-        let replies: Vec<Timed> = requests.into_iter().map(Pending::finish).collect();
-        assert_eq!(replies.iter().filter(|reply| reply.outcome() == Outcome::OverLimit).count(), 3);
-        env.assert_verdicts(5, 3);
-    }
-}
+/// In place of the sample's: tests that count places may take long.
+const LEASE_SECONDS: u64 = 3_600;
 
 #[test]
 fn five_of_fifty_clients_are_admitted() {
@@ -37,7 +21,7 @@ fn five_of_fifty_clients_are_admitted() {
             assert_eq!(reply.header("x-ratelimit-limit"), Some("5"), "of no period");
             assert_eq!(reply.number("x-ratelimit-remaining"), 0);
             assert!(
-                (1..=LONG_LEASE.as_secs()).contains(&reply.number("x-ratelimit-reset")),
+                (1..=LEASE_SECONDS).contains(&reply.number("x-ratelimit-reset")),
                 "until a lease is over: {reply:?}"
             );
         }
@@ -50,28 +34,6 @@ fn five_of_fifty_clients_are_admitted() {
         assert_eq!(free_slots(&env), SLOTS);
         assert_eq!(env.upstream().inside_max(), SLOTS);
         env.assert_verdicts(10, 46);
-    }
-}
-
-#[test]
-fn retrying_clients_get_released_slots() {
-    for env in with_every_store() {
-        let env = env.start();
-        env.under_traffic(12, "/reports", |_| {
-            for served in 1..=100 {
-                is_inside(&env, SLOTS);
-                env.upstream().release(1);
-                look_until("one is served", || env.seen(Outcome::Passed) == served);
-            }
-            // No request waits for the backend.
-            is_inside(&env, SLOTS);
-            env.upstream().answers("/reports", Answer::of(&[], "ok\n"));
-            env.upstream().release(SLOTS);
-        });
-        env.upstream().answers("/reports", Answer::of(&[], "ok\n").later());
-        assert_eq!(env.upstream().inside_max(), SLOTS);
-        assert!(env.seen(Outcome::OverLimit) > 0, "twelve clients do not fit");
-        assert_eq!(settled_free_slots(&env), SLOTS);
     }
 }
 
@@ -118,20 +80,9 @@ fn disconnecting_client_releases_its_slot() {
     }
 }
 
-/// Some of them before Envoy has its verdict: then it gives nothing back.
-#[test]
-fn slots_of_twenty_disconnected_clients_expire_with_their_leases() {
-    for env in with_every_store() {
-        let env = with_lease(env, SHORT_LEASE).start();
-        (0..20).for_each(|_| report(&env).hang_up());
-        settled_free_slots(&env);
-    }
-}
-
 #[test]
 fn disconnect_before_the_verdict_holds_the_slot_until_its_lease_expires() {
-    let env = with_lease(behind_a_gate(Env::with("concurrency.yaml").on(Store::Redis)), LONG_LEASE)
-        .start();
+    let env = behind_a_gate(Env::with("concurrency.yaml").on(Store::Redis)).start();
     // From now on there is a connection to Redis.
     assert_eq!(free_slots(&env), SLOTS);
     has_been_asked(&env, 12);
@@ -147,78 +98,18 @@ fn disconnect_before_the_verdict_holds_the_slot_until_its_lease_expires() {
     assert_eq!(free_slots(&env), SLOTS - 1, "the slot is not released");
 }
 
-#[test]
-fn holders_without_release_expire_with_their_leases() {
-    for env in with_every_store() {
-        let env = with_lease(env, SHORT_LEASE).start();
-        let begin = env.clock.now();
-        for name in 1..=SLOTS {
-            let holder = format!(
-                r#"{{"domain": "concurrency", "descriptors": [{{"entries": [
-                    {{"key": "route", "value": "reports"}}, {{"key": "request_id", "value": "lost-{name}"}}]}}]}}"#
-            );
-            assert_eq!(env.tollgate.server().json(&holder).status, 200);
-        }
-        let inside = look_for("there is a place", || enter(&env).ok());
-        assert!(
-            env.clock.now() > begin.plus(SHORT_LEASE.into()),
-            "a place was given away before its lease was over"
-        );
-        inside.hang_up();
-        settled_free_slots(&env);
-    }
-}
-
-#[test]
-fn redis_restarted_empty_loses_holders_only() {
-    let env = failure_mode_deny().start();
-    let before: Vec<Pending> = (0..SLOTS).map(|_| enter(&env).expect("there is a place")).collect();
-    env.redis().kill();
-    env.redis().restart();
-    let mut after = vec![enter_when_redis_counts(&env).expect("it has forgotten the others")];
-    after.extend((1..SLOTS).map(|_| enter(&env).expect("there is a place")));
-    // What those of before give back they do not have.
-    let asked = env.asked();
-    before.into_iter().for_each(Pending::hang_up);
-    has_been_asked(&env, asked + SLOTS as u64);
-    enter(&env).expect_err("there is no place").was_over_limit();
-    after.into_iter().for_each(Pending::hang_up);
-    assert_eq!(settled_free_slots(&env), SLOTS);
-}
-
-#[test]
-fn redis_restarted_with_its_data_keeps_holders() {
-    let env = failure_mode_deny().start();
-    let inside: Vec<Pending> = (0..SLOTS).map(|_| enter(&env).expect("there is a place")).collect();
-    env.redis().text(&["SAVE"]);
-    env.redis().kill();
-    env.redis().restart();
-    enter_when_redis_counts(&env).expect_err("there is no place").was_over_limit();
-    inside.into_iter().for_each(Pending::hang_up);
-    assert_eq!(settled_free_slots(&env), SLOTS);
-}
-
 /// A backend that holds admitted requests until the test releases them.
 fn behind_a_gate(env: Builder) -> Builder {
-    env.with_upstream_that(|upstream| upstream.answers("/reports", Answer::of(&[], "ok\n").later()))
+    let rules = include_str!("../../../deploy/envoy/rules/concurrency.yaml");
+    assert!(rules.contains("lease: 30s"), "there is no such lease in {rules}");
+    let rules = rules.replace("lease: 30s", &format!("lease: {LEASE_SECONDS}s"));
+    env.with_rules("concurrency.yaml", &rules).with_upstream_that(|upstream| {
+        upstream.answers("/reports", Answer::of(&[], "ok\n").later());
+    })
 }
 
 fn with_every_store() -> impl Iterator<Item = Builder> {
-    Env::with_every_store("concurrency.yaml").map(|env| with_lease(behind_a_gate(env), LONG_LEASE))
-}
-
-/// With another lease than that of the sample.
-fn with_lease(env: Builder, lease: Duration) -> Builder {
-    let rules = include_str!("../../../deploy/envoy/rules/concurrency.yaml");
-    assert!(rules.contains("lease: 30s"), "there is no such lease in {rules}");
-    env.with_rules("concurrency.yaml", &rules.replace("lease: 30s", &format!("lease: {lease:?}")))
-}
-
-/// On a Redis without which every request fails: so every other answer is its own.
-fn failure_mode_deny() -> Builder {
-    let env = Env::with("concurrency.yaml").on(Store::Redis).with_env("ON_STORE_ERROR", "error");
-    with_lease(behind_a_gate(env), LONG_LEASE)
-        .with_instead("failure_mode_deny: false", "failure_mode_deny: true")
+    Env::with_every_store("concurrency.yaml").map(behind_a_gate)
 }
 
 fn report(env: &Env) -> Pending<'_> {
@@ -242,15 +133,6 @@ fn crowd(env: &Env, requests: usize) -> (Vec<Pending<'_>>, Vec<Timed>) {
 fn enter(env: &Env) -> Result<Pending<'_>, Timed> {
     let (mut inside, mut answered) = crowd(env, 1);
     inside.pop().ok_or_else(|| answered.pop().expect("it is one or the other"))
-}
-
-/// The same as soon as Redis is asked again.
-fn enter_when_redis_counts(env: &Env) -> Result<Pending<'_>, Timed> {
-    look_for("Redis counts", || {
-        Some(enter(env)).filter(|entered| {
-            !entered.as_ref().is_err_and(|reply| reply.outcome() == Outcome::Failed)
-        })
-    })
 }
 
 /// Requests admitted until one is over limit. All have ended when it returns.
