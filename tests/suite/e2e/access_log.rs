@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::e2e::env::{Builder, Env, Outcome, Store};
+use crate::e2e::env::{Builder, Env, Store};
 
 const LIMIT: &str = "4 per day, fixed_window, over-limit hits count";
 const RULE: &str = "web.path_/search.remote_address";
@@ -71,21 +71,6 @@ fn access_log_names_the_rule_that_decided() {
             }
         }
     }
-}
-
-#[test]
-fn access_log_names_fallback_verdicts() {
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let file = home.path().join("log");
-    let env = Env::with("envoy.yaml").on(Store::Redis);
-    let mut env = logged_to(&file, env.with_env("ON_STORE_ERROR", "deny"));
-    env.get("/search").passed_with(3);
-    env.redis().stop();
-    assert_eq!(env.get("/search").outcome(), Outcome::OverLimit);
-    env.envoy.stop();
-    let sources: Vec<Value> =
-        lines(&file).iter().map(|line| line["rate_limit"]["source"].clone()).collect();
-    assert_eq!(sources, [json!("store"), json!("fallback")]);
 }
 
 #[test]

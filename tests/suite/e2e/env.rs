@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -17,6 +17,7 @@ use crate::e2e::env::reply::Tally;
 use crate::e2e::env::service::Service;
 use crate::e2e::env::upstream::Upstream;
 use crate::support::http::{Connection, Reply};
+use crate::support::process::StoreOnDrop;
 use crate::support::redis::RedisProcess;
 
 pub(crate) use crate::e2e::env::reply::{Outcome, Timed};
@@ -53,7 +54,6 @@ pub(crate) struct Env {
     pub(crate) clock: Clock,
     ports: Ports,
     tally: Tally,
-    rules: PathBuf,
     _home: TempDir,
 }
 
@@ -94,25 +94,6 @@ pub(crate) struct Pending<'s> {
     connection: Connection,
     sent_at: Time,
 }
-
-/// What is recorded of one of many replies.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Glimpse {
-    pub(crate) outcome: Outcome,
-    pub(crate) sent_at: Time,
-    pub(crate) received_at: Time,
-    /// The limit in its headers; 0 if none, as where Envoy had no verdict.
-    pub(crate) limit: u64,
-}
-
-/// Clients that send without a pause.
-#[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    stopped: AtomicBool,
-    latest_limit: AtomicU64,
-}
-
-struct StopOnDrop<'t>(&'t Traffic);
 
 impl Env {
     /// An env with this file of `deploy/envoy`, and the rules that are beside it.
@@ -196,34 +177,30 @@ impl Env {
         Connection::open(self.ports.ingress())
     }
 
-    /// Runs clients that GET a path as fast as they can while `act` runs. Returns the replies of each,
-    /// in order.
+    /// Runs clients that GET a path as fast as they can while `act` runs. Returns all replies.
     pub(crate) fn under_traffic(
         &self,
         clients: usize,
         path: &str,
-        act: impl FnOnce(&Traffic),
-    ) -> Vec<Vec<Glimpse>> {
-        let traffic = Traffic::default();
+        act: impl FnOnce(),
+    ) -> Vec<Timed> {
+        let stopped = AtomicBool::new(false);
+        let send = || {
+            let mut connection = self.connect();
+            let mut seen = Vec::new();
+            while !stopped.load(Relaxed) {
+                seen.push(self.send_on(&mut connection, Request::get(path)));
+            }
+            seen
+        };
         thread::scope(|scope| {
-            let clients: Vec<_> =
-                (0..clients).map(|_| scope.spawn(|| self.keep_sending(path, &traffic))).collect();
-            let stop = StopOnDrop(&traffic);
-            act(&traffic);
+            let clients: Vec<_> = (0..clients).map(|_| scope.spawn(send)).collect();
+            let stop = StoreOnDrop(&stopped);
+            act();
             drop(stop);
-            clients
-                .into_iter()
-                .map(|client| client.join().expect("every request gets a reply"))
-                .collect()
+            let ended = clients.into_iter();
+            ended.flat_map(|client| client.join().expect("every request gets a reply")).collect()
         })
-    }
-
-    /// Replaces a rules file.
-    pub(crate) fn write_rules(&self, file: &str, yaml: &str) {
-        // Renamed, so that no half of it is read. Files whose names begin with a dot are ignored.
-        let new = self.rules.join(".new");
-        fs::write(&new, yaml).expect("the rules are a copy of this test's own");
-        fs::rename(new, self.rules.join(file)).expect("both are in one directory");
     }
 
     /// Requests with this outcome so far.
@@ -286,27 +263,6 @@ impl Env {
         self.tally.ended[timed.outcome() as usize].fetch_add(1, Relaxed);
         timed
     }
-
-    fn keep_sending(&self, path: &str, traffic: &Traffic) -> Vec<Glimpse> {
-        let mut connection = self.connect();
-        let mut seen = Vec::new();
-        while !traffic.stopped.load(Relaxed) {
-            let timed = self.send_on(&mut connection, Request::get(path));
-            let limit = timed
-                .reply
-                .header("x-ratelimit-limit")
-                .and_then(|limit| limit.split(',').next()?.parse().ok())
-                .unwrap_or(0);
-            traffic.latest_limit.store(limit, Relaxed);
-            seen.push(Glimpse {
-                outcome: timed.outcome(),
-                sent_at: timed.sent_at,
-                received_at: timed.received_at,
-                limit,
-            });
-        }
-        seen
-    }
 }
 
 impl Builder {
@@ -334,11 +290,6 @@ impl Builder {
         self.config = envoy::with_backend(&self.config, self.ports.backend(), upstream.addr());
         self.upstream = Some(upstream);
         self
-    }
-
-    /// Leaves STORE_TIMEOUT at its default.
-    pub(crate) fn with_default_store_timeout(self) -> Self {
-        self.with_env("STORE_TIMEOUT", "")
     }
 
     /// Replaces a part of Envoy's configuration.
@@ -391,7 +342,6 @@ impl Builder {
             clock: Clock::system(),
             ports,
             tally: Tally::default(),
-            rules,
             _home: home,
         }
     }
@@ -417,19 +367,5 @@ impl Pending<'_> {
     /// Hangs up.
     pub(crate) fn hang_up(self) {
         drop(self.connection);
-    }
-}
-
-impl Traffic {
-    /// The limit of the latest reply.
-    pub(crate) fn latest_limit(&self) -> u64 {
-        self.latest_limit.load(Relaxed)
-    }
-}
-
-impl Drop for StopOnDrop<'_> {
-    /// Also when a test fails: its clients would never stop.
-    fn drop(&mut self) {
-        self.0.stopped.store(true, Relaxed);
     }
 }

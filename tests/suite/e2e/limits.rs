@@ -60,47 +60,6 @@ fn fourth_request_within_a_minute_is_over_limit_for_twenty_seconds() {
     }
 }
 
-#[test]
-fn request_after_retry_after_is_admitted_and_none_before() {
-    let rules = "
-domain: web
-descriptors:
-  - key: path
-    descriptors:
-      - key: remote_address
-        rate_limit: {unit: minute, requests_per_unit: 30}
-        metadata: {tollgate: {algorithm: token_bucket, burst: 1}}
-";
-    for env in Env::with_every_store("envoy.yaml") {
-        let env = env.with_rules("web.yaml", rules).start();
-        // On a busy machine two requests may be two seconds apart.
-        let mut first = env.get("/").passed_with(0);
-        let over_limit = loop {
-            let reply = env.get("/");
-            if reply.outcome() == Outcome::OverLimit {
-                break reply.was_over_limit();
-            }
-            first = reply;
-        };
-        over_limit.counts_down("retry-after", first.after(Span::from_secs(2)));
-        let wait = Span::from_secs(over_limit.reply.number("retry-after"));
-        let served = loop {
-            let reply = env.get("/");
-            if reply.outcome() == Outcome::Passed {
-                break reply;
-            }
-            assert!(reply.sent_at < over_limit.received_at.plus(wait), "over limit after {wait}");
-        };
-        assert!(
-            served.received_at.plus(Span::from_secs(1)) > over_limit.sent_at.plus(wait),
-            "served more than a second before {wait} were over"
-        );
-        let passed = env.seen(Outcome::Passed);
-        let over_limit = env.seen(Outcome::OverLimit);
-        env.assert_verdicts(passed, over_limit);
-    }
-}
-
 /// Envoy puts the value of a header into a descriptor as it came, and lets a request pass that gets
 /// an error.
 #[test]

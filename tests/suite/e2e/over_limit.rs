@@ -6,12 +6,9 @@ use std::thread;
 use tollgate::base::time::Span;
 
 use crate::e2e::env::http::Request;
-use crate::e2e::env::{Env, Outcome, Pending, Timed, look_until};
+use crate::e2e::env::{Env, Outcome, Timed};
 
 const DAY: Span = Span::from_secs(86_400);
-/// How long Envoy waits for a verdict in the sample, and where a test does not care.
-const TIMEOUT: &str = "timeout: 3s";
-const PATIENT: &str = "timeout: 60s";
 
 /// One a second, and at most two seconds to wait: the first is served at once, and two can wait.
 #[test]
@@ -19,11 +16,13 @@ fn requests_over_the_limit_are_queued_or_rejected() {
     const CLIENTS: usize = 20;
     const SERVED_MIN: usize = 3;
     const INTERVAL: Span = Span::from_secs(1);
+    let rules = include_str!("../../../deploy/envoy/rules/over-limit.yaml");
+    let sample = "unit: second, requests_per_unit: 5";
+    assert!(rules.contains(sample) && rules.contains("max_wait: 2s"), "another limit: {rules}");
+    let rules = rules.replace(sample, "unit: second, requests_per_unit: 1");
     for env in Env::with_every_store("over-limit.yaml") {
-        let env = env
-            .with_instead(TIMEOUT, PATIENT)
-            .with_rules("over-limit.yaml", &checkout("unit: second, requests_per_unit: 1", "2s"));
-        let env = env.start();
+        let env = env.with_instead("timeout: 3s", "timeout: 60s");
+        let env = env.with_rules("over-limit.yaml", &rules).start();
         let replies: Vec<Timed> = thread::scope(|scope| {
             let clients: Vec<_> =
                 (0..CLIENTS).map(|_| scope.spawn(|| env.get("/checkout"))).collect();
@@ -50,58 +49,6 @@ fn requests_over_the_limit_are_queued_or_rejected() {
         }
         env.assert_verdicts(ok, over);
     }
-}
-
-/// Otherwise Envoy would go on without a verdict, and let them in.
-#[test]
-fn request_whose_slot_is_after_the_deadline_is_rejected() {
-    const REQUESTS: u64 = 5;
-    for env in Env::with_every_store("over-limit.yaml") {
-        let env = env.with_instead(TIMEOUT, "timeout: 10s");
-        let env = env
-            .with_rules("over-limit.yaml", &checkout("unit: minute, requests_per_unit: 1", "1h"))
-            .start();
-        let requests: Vec<Pending> =
-            (0..REQUESTS).map(|_| env.begin(Request::get("/checkout"))).collect();
-        let replies: Vec<Timed> = requests.into_iter().map(Pending::finish).collect();
-        assert_eq!(replies.iter().filter(|reply| reply.outcome() == Outcome::Passed).count(), 1);
-        env.assert_verdicts(1, REQUESTS - 1);
-    }
-}
-
-/// Others may have been given later slots meanwhile, and theirs cannot be moved.
-#[test]
-fn client_that_disconnects_in_the_queue_consumes_its_slot() {
-    for env in Env::with_every_store("over-limit.yaml") {
-        let env = env.with_instead(TIMEOUT, "timeout: 600s");
-        // One a minute, and one more may be queued.
-        let env = env
-            .with_rules("over-limit.yaml", &checkout("unit: minute, requests_per_unit: 1", "90s"))
-            .start();
-        let waits = |count| {
-            look_until(&format!("{count} wait"), || {
-                env.tollgate.metric("tollgate_queue_waiters") == count
-            });
-        };
-        assert_eq!(env.get("/checkout").outcome(), Outcome::Passed);
-        let second = env.begin(Request::get("/checkout"));
-        waits(1);
-        second.hang_up();
-        waits(0);
-        env.get("/checkout").was_over_limit();
-    }
-}
-
-/// The sample's rules with another limit and another `max_wait` for `/checkout`.
-fn checkout(limit: &str, max_wait: &str) -> String {
-    let rules = include_str!("../../../deploy/envoy/rules/over-limit.yaml");
-    let sample = "unit: second, requests_per_unit: 5";
-    let sample_wait = "max_wait: 2s";
-    assert!(
-        rules.contains(sample) && rules.contains(sample_wait),
-        "the sample has another limit: {rules}"
-    );
-    rules.replace(sample, limit).replace(sample_wait, &format!("max_wait: {max_wait}"))
 }
 
 #[test]

@@ -9,10 +9,10 @@ use crate::e2e::env::{Env, Store};
 fn ready_names_the_timeout_of_envoys_filter() {
     let env = Env::with("envoy.yaml")
         .on(Store::Redis)
-        .with_default_store_timeout()
+        .with_env("STORE_TIMEOUT", "")
         .with_instead("timeout: 10s\n", "timeout: 0.001s\n")
         .start();
-    env.under_traffic(4, "/search", |_| {
+    env.under_traffic(4, "/search", || {
         let ready = || env.tollgate.server().admin("/ready");
         let is_said = (0..100).any(|_| {
             sleep(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! A trial behind a real Envoy: in front of the service in use, and beside it as a second filter.
+//! A trial behind a real Envoy: beside the service in use, as a second filter.
 //!
 //! The service in use is a second Tollgate, or the binary of envoyproxy/ratelimit that the environment
 //! variable REFERENCE names.
@@ -6,11 +6,10 @@
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::e2e::env::ports::Ports;
-use crate::e2e::env::{Counts, Env, Outcome, limit_of_a_day, look_until};
+use crate::e2e::env::{Counts, Env, Outcome, limit_of_a_day};
 use crate::support::process::Process;
 use crate::support::redis::RedisProcess;
 use crate::support::reference;
@@ -42,41 +41,6 @@ impl InUse {
         process.wait_until_ready(|| TcpStream::connect(grpc).is_ok());
         Self { grpc, _process: process, _redis: redis, _ports: ports, _home: home }
     }
-}
-
-fn page(env: &Env) -> Value {
-    env.tollgate.server().admin_json("/trial")
-}
-
-#[test]
-fn clients_see_the_service_in_use_until_a_share_is_switched() {
-    let in_use = InUse::start(2);
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let share = home.path().join("percent");
-    fs::write(&share, "0").expect("the directory exists");
-    let env = Env::with("envoy.yaml")
-        .with_rules("web.yaml", &limit_of_a_day(5))
-        .with_env("TRIAL_UPSTREAM", &in_use.grpc.to_string())
-        .with_env("TRIAL_ENFORCE_PERCENT_FILE", &share.display().to_string())
-        .start();
-    for remaining in [1, 0] {
-        env.get("/a").passed_with(remaining);
-    }
-    for _ in 0..2 {
-        env.get("/a").was_over_limit();
-    }
-    look_until("requests are compared", || page(&env)["requests"] == 4);
-    let rule = &page(&env)["rules"][0];
-    assert_eq!(rule["rule"], "web.path.remote_address");
-    assert_eq!((&rule["agreed"], &rule["over_there"]), (&2.into(), &2.into()));
-    assert_eq!(rule["classes"]["limit_differs"], 2, "{rule}");
-
-    fs::write(&share, "100").expect("the directory exists");
-    look_until("the share is reloaded", || page(&env)["enforce_percent"] == 100);
-    // The fifth here.
-    env.get("/a").passed_with(0);
-    env.get("/a").was_over_limit();
-    env.assert_verdicts(3, 3);
 }
 
 #[test]

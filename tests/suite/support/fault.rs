@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use super::process::StoreOnDrop;
 use super::proxy::Proxy;
 use super::redis::RedisProcess;
 use super::traffic::{Calls, Traffic};
@@ -55,9 +56,6 @@ pub(crate) struct FaultScenario<S> {
     granted_max: u64,
     deadline: Option<Duration>,
 }
-
-/// Sets a flag when it goes out of scope.
-struct StoreOnDrop<'f>(&'f AtomicBool);
 
 /// The resources of a process.
 struct Resources {
@@ -251,12 +249,6 @@ impl<S: Servers> FaultScenario<S> {
                 .count()
         };
         Resources { descriptors: count("fd"), threads: count("task") }
-    }
-}
-
-impl Drop for StoreOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ pub(crate) struct Process {
     child: Child,
     log: PathBuf,
 }
+
+/// Sets a flag when it goes out of scope, also when a test fails: threads that run until then end.
+pub(crate) struct StoreOnDrop<'f>(pub(crate) &'f AtomicBool);
 
 impl Process {
     /// Starts it, with what it prints in `log`.
@@ -107,6 +111,12 @@ impl Drop for Process {
             let log = fs::read_to_string(&self.log).unwrap_or_default();
             eprintln!("the log of {}:\n{log}", self.name);
         }
+    }
+}
+
+impl Drop for StoreOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
     }
 }
 

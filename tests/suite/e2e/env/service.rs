@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::e2e::env::ports::Ports;
-use crate::support::binary::{sum_on, value_on};
+use crate::support::binary::value_on;
 use crate::support::{TestServer, look_until};
 
 /// A Tollgate, which can be stopped and started again.
@@ -63,12 +63,6 @@ impl Service {
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let page = self.server().admin("/metrics");
         whole(value_on(&page, name).unwrap_or_else(|| panic!("there is no {name}")))
-    }
-
-    /// Verdicts that this `on_store_error` gave so far.
-    pub(crate) fn fallbacks(&self, policy: &str) -> u64 {
-        let page = self.server().admin("/metrics");
-        sum_on(&page, "tollgate_store_fallbacks_total", &format!("policy=\"{policy}\""))
     }
 }
 
