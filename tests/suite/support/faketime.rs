@@ -31,14 +31,7 @@ impl FakeTime {
 
     /// So many seconds later than it is, or earlier, from now on.
     pub(crate) fn set(&self, offset_seconds: i64) {
-        self.set_millis(1_000 * offset_seconds);
-    }
-
-    /// The same in milliseconds.
-    pub(crate) fn set_millis(&self, offset_millis: i64) {
-        let sign = if offset_millis < 0 { '-' } else { '+' };
-        let [seconds, millis] = [1_000, 1].map(|unit| offset_millis.unsigned_abs() / unit);
-        let offset = format!("{sign}{seconds}.{:03}\n", millis % 1_000);
+        let offset = format!("{offset_seconds:+}\n");
         // In one step: the server may be reading.
         let new = self.file.with_extension("new");
         fs::write(&new, offset).expect("a file can be written");

@@ -1,15 +1,11 @@
-//! Leases of processes whose clocks are wrong, and on a Redis whose clock is set.
+//! Leases on a Redis whose clock is set.
 
-use tempfile::TempDir;
-
-use crate::support::faketime::FakeTime;
 use crate::support::redis::RedisProcess;
 use crate::support::versions::VALKEY_9_1;
 use crate::support::{TestServer, eventually, request};
-use crate::system::leases::fleet::{Fleet, leased, replica};
+use crate::system::leases::fleet::{Fleet, HELD, leased, replica};
 
 const HOUR: i64 = 3_600;
-const HELD: &str = "tollgate_leased_hits";
 
 /// A Redis whose clock is set over the end of a window, and back.
 struct Windows {
@@ -20,43 +16,26 @@ struct Windows {
     offset: i64,
     /// Counters that were read to learn the time.
     reads: u64,
-    /// Where the clocks of the processes are.
-    _homes: [TempDir; 2],
 }
 
 impl Windows {
-    /// Two processes, with the milliseconds that their clocks are ahead, or behind.
-    async fn start(ahead_millis: [i64; 2]) -> Self {
+    /// Two processes.
+    async fn start() -> Self {
         let redis = RedisProcess::builder().of(VALKEY_9_1).with_own_clock();
         let redis = redis.start();
         let rules = leased("rate_limit: {unit: hour, requests_per_unit: 3000}", ", lease: 60s");
-        let homes = [(); 2].map(|()| TempDir::new().expect("a temporary directory can be made"));
-        let mut services = Vec::new();
-        for (home, ahead_millis) in homes.iter().zip(ahead_millis) {
-            let clock = FakeTime::new(home.path());
-            clock.set_millis(ahead_millis);
-            let service = replica(TestServer::with_rules(&rules), &redis.url());
-            services.push(service.with_envs(&clock.environment()).start());
-        }
-        let mut windows = Self {
-            fleet: Fleet::on(redis, services).await,
-            end: 0,
-            offset: 0,
-            reads: 0,
-            _homes: homes,
-        };
+        let start = || replica(TestServer::with_rules(&rules), &redis.url()).start();
+        let services = vec![start(), start()];
+        let fleet = Fleet::on(redis, services).await;
+        let mut windows = Self { fleet, end: 0, offset: 0, reads: 0 };
         windows.end = (windows.now() / HOUR + 1) * HOUR;
         windows
     }
 
     /// The time of Redis in seconds.
     fn now(&self) -> i64 {
-        self.now_millis() / 1_000
-    }
-
-    fn now_millis(&self) -> i64 {
-        let (seconds, micros): (i64, i64) = self.fleet.redis.command(&["TIME"]);
-        seconds * 1_000 + micros / 1_000
+        let (seconds, _): (i64, i64) = self.fleet.redis.command(&["TIME"]);
+        seconds
     }
 
     /// Hits that are charged to the window that begins then.
@@ -88,7 +67,7 @@ impl Windows {
 
 #[tokio::test]
 async fn hits_are_used_in_their_window_though_the_clock_of_redis_is_set() {
-    let mut windows = Windows::start([0, 0]).await;
+    let mut windows = Windows::start().await;
     let start = windows.end - HOUR;
     let end = windows.end;
     windows.set(-600).await;
@@ -118,35 +97,6 @@ async fn hits_are_used_in_their_window_though_the_clock_of_redis_is_set() {
         let fleet = &windows.fleet;
         let unused = fleet.hits("stranded") + fleet.sum(HELD);
         windows.charged(start) + windows.charged(end) == first + second + third + unused
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn process_with_a_wrong_clock_uses_hits_in_their_window() {
-    let mut windows = Windows::start([-300, 300]).await;
-    // So long before the end that a busy machine makes all calls, but less than a lease.
-    windows.set(-40).await;
-    let admitted = windows.fleet.in_turn("hot", 50).await;
-    eventually("no take is in flight", async || {
-        windows.charged(windows.end - HOUR) == admitted + windows.fleet.sum(HELD)
-    })
-    .await;
-    let held = windows.fleet.sum(HELD);
-    let used = windows.fleet.hits("used");
-    assert!(held > 0 && used > 0, "{held} and {used}");
-    windows.set(-5).await;
-    // Processes know the time of Redis as exactly as a call to it is fast.
-    let begun = 1_000 * windows.end + 2_000;
-    eventually("the second window begins", async || windows.now_millis() >= begun).await;
-    // By its own clock the first process is in the first window.
-    for service in [0, 1] {
-        assert_eq!(windows.fleet.ask(service, "hot").await, 1);
-    }
-    assert_eq!(windows.fleet.hits("used"), used);
-    assert!(windows.charged(windows.end) >= 2);
-    eventually("hits of the first window are stranded", async || {
-        windows.fleet.hits("stranded") == held
     })
     .await;
 }

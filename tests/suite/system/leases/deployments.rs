@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tollgate::base::time::Clock;
 
 use super::GIVEN_BACK_AFTER;
-use super::fleet::{Fleet, commands_of};
+use super::fleet::{Fleet, commands_of, leased, per_year};
 use crate::support::TestServer;
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::answered_by_redis;
@@ -26,12 +26,6 @@ const RATE: u64 = 1_000;
 /// In microseconds.
 const SECOND: u64 = 1_000_000;
 
-fn rules(unit: &str, limit: u64) -> String {
-    format!(
-        "domain: d\ndescriptors:\n  - key: key\n    rate_limit: {{unit: {unit}, requests_per_unit: {limit}}}\n    metadata: {{tollgate: {{consistency: leased}}}}\n"
-    )
-}
-
 /// Two services that count there.
 async fn on<R: Servers>(redis: R) -> Fleet<R> {
     let services = services_of(&redis.settings());
@@ -39,7 +33,7 @@ async fn on<R: Servers>(redis: R) -> Fleet<R> {
 }
 
 fn services_of(settings: &[(&'static str, String)]) -> Vec<TestServer> {
-    let rules = rules("year", LIMIT);
+    let rules = leased(&per_year(LIMIT), "");
     let start = || answered_by_redis(TestServer::with_rules(&rules), settings).start();
     vec![start(), start()]
 }
@@ -134,7 +128,8 @@ async fn redis_persecond_exceeds_no_limit() {
         ("REDIS_PERSECOND", "true".to_owned()),
         ("REDIS_PERSECOND_URL", of_seconds.url()),
     ];
-    let rules = rules("second", LIMIT_PER_SECOND);
+    let limit = format!("rate_limit: {{unit: second, requests_per_unit: {LIMIT_PER_SECOND}}}");
+    let rules = leased(&limit, "");
     let start = || answered_by_redis(TestServer::with_rules(&rules), &settings).start();
     let fleet = Fleet::on(of_seconds, vec![start(), start()]).await;
     let clock = Clock::system();

@@ -5,11 +5,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
-use tollgate::base::time::{Clock, Time};
 
 use crate::support::binary::sum_on;
 use crate::support::redis::RedisProcess;
-use crate::support::{Builder, Client, Code, TestServer, eventually, request};
+use crate::support::{Builder, Client, Code, TestServer, eventually};
 
 /// Calls that one client keeps in flight.
 const IN_FLIGHT: u64 = 8;
@@ -21,19 +20,19 @@ pub(crate) struct Fleet<R = RedisProcess> {
     clients: Vec<Mutex<Client>>,
 }
 
-/// A call that was answered.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Called {
-    pub(crate) sent: Time,
-    pub(crate) answered: Time,
-    pub(crate) is_admitted: bool,
+/// Metric of the hits that a process holds.
+pub(crate) const HELD: &str = "tollgate_leased_hits";
+
+/// Rules with one rule `key` in the domain `d`, and the block `tollgate` of that.
+pub(crate) fn rules(limit: &str, tollgate: &str) -> String {
+    format!(
+        "domain: d\ndescriptors:\n  - key: key\n    {limit}\n    metadata: {{tollgate: {{{tollgate}}}}}\n"
+    )
 }
 
-/// Rules with one leased rule `key` in the domain `d`.
+/// The same, leased.
 pub(crate) fn leased(limit: &str, options: &str) -> String {
-    format!(
-        "domain: d\ndescriptors:\n  - key: key\n    {limit}\n    metadata: {{tollgate: {{consistency: leased{options}}}}}\n"
-    )
+    rules(limit, &format!("consistency: leased{options}"))
 }
 
 /// A limit whose window does not end while a test runs.
@@ -113,16 +112,6 @@ impl<R> Fleet<R> {
         }
     }
 
-    /// Waits until Redis decides for the clients of all services.
-    pub(crate) async fn has_verdicts(&self) {
-        let probe = request("d", &[&[("key", "probe")]]);
-        for client in &self.clients {
-            let mut client = client.lock().await;
-            eventually("a call is answered", async || client.call(probe.clone()).await.is_ok())
-                .await;
-        }
-    }
-
     /// Calls one service. Returns 1 if it admits the call.
     pub(crate) async fn ask(&self, service: usize, value: &str) -> u64 {
         let mut client = self.clients[service].lock().await;
@@ -157,48 +146,27 @@ impl<R> Fleet<R> {
     /// how many were admitted.
     pub(crate) async fn paced(&self, value: &str, calls: u64, rate: u64) -> u64 {
         let of_one = rate / self.services.len() as u64;
-        let at = |call| Duration::from_micros(call * 1_000_000 / of_one);
-        let called = self.at_times(value, calls, at).await.into_iter();
-        called.map(|called| u64::from(called.is_admitted)).sum()
-    }
-
-    /// Calls every service `calls` times, each call so long after the beginning.
-    pub(crate) async fn at_times(
-        &self,
-        value: &str,
-        calls: u64,
-        at: impl Fn(u64) -> Duration,
-    ) -> Vec<Called> {
         let began = Instant::now();
-        let clock = Clock::system();
-        let at = &at;
         let each = self
             .services
             .iter()
             .flat_map(|service| (0..IN_FLIGHT).map(move |part| (service, part)));
-        let called = each.map(async |(service, part)| {
+        let admitted = each.map(async |(service, part)| {
             let mut client = service.client().await;
-            let mut called = Vec::new();
+            let mut admitted = 0;
             for call in (part..calls).step_by(usize::try_from(IN_FLIGHT).expect("a few")) {
-                sleep_until(began + at(call)).await;
-                let sent = clock.now();
-                let answer = client.call(request("d", &[&[("key", value)]])).await;
-                let answer = answer.expect("no call fails");
-                called.push(Called {
-                    sent,
-                    answered: clock.now(),
-                    is_admitted: answer.overall_code() == Code::Ok,
-                });
+                sleep_until(began + Duration::from_micros(call * 1_000_000 / of_one)).await;
+                admitted += u64::from(client.ask("d", &[("key", value)]).await == Code::Ok);
             }
-            called
+            admitted
         });
-        join_all(called).await.concat()
+        join_all(admitted).await.into_iter().sum()
     }
 
     /// Waits until no hits are held. Each lease was used, and nothing was lost.
     pub(crate) async fn give_back(&self, after: Duration) {
         sleep(after).await;
-        let held = || self.sum("tollgate_leased_hits");
+        let held = || self.sum(HELD);
         eventually("leases are given back", async || held() == 0).await;
         let [taken, used, given_back, stranded] =
             ["taken", "used", "given_back", "stranded"].map(|event| self.hits(event));

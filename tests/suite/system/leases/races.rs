@@ -15,25 +15,30 @@ const LIMIT: usize = 2_000;
 /// Calls of a round, by all clients together.
 const OFFERED: usize = 6_000;
 
+/// The bucket refills by less than one hit.
 #[tokio::test]
-async fn fixed_window_is_never_over() {
-    never_over("fixed_window").await;
-}
-
-#[tokio::test]
-async fn sliding_window_is_never_over() {
-    never_over("sliding_window").await;
-}
-
-#[tokio::test]
-async fn sliding_window_with_buckets_is_never_over() {
-    never_over("sliding_window, buckets: 6").await;
-}
-
-/// It refills by less than one hit.
-#[tokio::test]
-async fn token_bucket_is_never_over() {
-    never_over("token_bucket").await;
+async fn no_window_and_no_bucket_is_ever_over() {
+    let set = std::env::var("RACE_ROUNDS").ok();
+    let rounds = set.map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
+    let limit = format!("rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}");
+    for algorithm in
+        ["fixed_window", "sliding_window", "sliding_window, buckets: 6", "token_bucket"]
+    {
+        let options = format!(", lease: 200ms, algorithm: {algorithm}");
+        let fleet = Fleet::of(SERVICES, &limit, &options).await;
+        let admitted = compete(&fleet, rounds);
+        assert!(admitted.iter().all(|&admitted| admitted <= LIMIT), "{algorithm}: {admitted:?}");
+        fleet.give_back(GIVEN_BACK_AFTER).await;
+        for (round, admitted) in admitted.into_iter().enumerate() {
+            let round = round.to_string();
+            for call in admitted..LIMIT {
+                assert_eq!(fleet.ask(0, &round).await, 1, "{algorithm}, {round}: {call}");
+            }
+            for service in 0..SERVICES {
+                assert_eq!(fleet.ask(service, &round).await, 0, "{algorithm}, {round}: {service}");
+            }
+        }
+    }
 }
 
 /// What replicas hold when a time begins is at most a tenth of the burst.
@@ -48,26 +53,6 @@ async fn refilling_bucket_admits_at_most_a_tenth_more() {
     let refilled = usize::try_from(refilled).expect("a few seconds");
     assert!(admitted <= BURST * 11 / 10 + refilled, "{admitted} of {BURST} and {refilled}");
     fleet.give_back(GIVEN_BACK_AFTER).await;
-}
-
-async fn never_over(algorithm: &str) {
-    let set = std::env::var("RACE_ROUNDS").ok();
-    let rounds = set.map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
-    let limit = format!("rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}");
-    let options = format!(", lease: 200ms, algorithm: {algorithm}");
-    let fleet = Fleet::of(SERVICES, &limit, &options).await;
-    let admitted = compete(&fleet, rounds);
-    assert!(admitted.iter().all(|&admitted| admitted <= LIMIT), "{admitted:?}");
-    fleet.give_back(GIVEN_BACK_AFTER).await;
-    for (round, admitted) in admitted.into_iter().enumerate() {
-        let round = round.to_string();
-        for call in admitted..LIMIT {
-            assert_eq!(fleet.ask(0, &round).await, 1, "{round}: {call}");
-        }
-        for service in 0..SERVICES {
-            assert_eq!(fleet.ask(service, &round).await, 0, "{round}: {service}");
-        }
-    }
 }
 
 /// How many calls of each round are admitted.

@@ -3,14 +3,9 @@
 
 use std::cell::Cell;
 
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
 use super::GIVEN_BACK_AFTER;
-use super::fleet::Fleet;
-use crate::support::redis::RedisProcess;
-use crate::support::xds::{ControlPlane, NODE};
-use crate::support::{TestServer, eventually, request, write};
+use super::fleet::{Fleet, per_year, rules};
+use crate::support::{eventually, request};
 
 /// More than the load uses.
 const LIMIT: u64 = 50_000;
@@ -21,7 +16,7 @@ const RATE: u64 = 1_000;
 const USED: u64 = 300;
 
 /// Calls while rules change. Returns the number of calls, each of which was admitted.
-async fn under_load<R>(fleet: &Fleet<R>, changes: impl Future<Output = ()>) -> u64 {
+async fn under_load(fleet: &Fleet, changes: impl Future<Output = ()>) -> u64 {
     let is_done = Cell::new(false);
     let changes = async {
         changes.await;
@@ -43,13 +38,13 @@ async fn under_load<R>(fleet: &Fleet<R>, changes: impl Future<Output = ()>) -> u
 }
 
 /// Waits until leases of the present rules were used.
-async fn uses_leases<R>(fleet: &Fleet<R>) {
+async fn uses_leases(fleet: &Fleet) {
     let before = fleet.hits("used");
     eventually("leases are used", async || fleet.hits("used") >= before + USED).await;
 }
 
 /// Hits that the counter of the rules in force has.
-async fn used<R>(fleet: &Fleet<R>, limit: u64) -> u64 {
+async fn used(fleet: &Fleet, limit: u64) -> u64 {
     let mut client = fleet.services[0].client().await;
     let mut peek = request("d", &[&[("key", "v")]]);
     peek.descriptors[0].hits_addend = Some(0);
@@ -57,11 +52,13 @@ async fn used<R>(fleet: &Fleet<R>, limit: u64) -> u64 {
     limit - u64::from(answer.statuses[0].limit_remaining)
 }
 
-/// Waits until every service has another hash of its rules, after this.
-async fn changed<R>(fleet: &Fleet<R>, change: impl FnOnce()) {
+/// Writes the rules of every service, and waits until all have them.
+async fn write_file(fleet: &Fleet, text: &str) {
     let hashes = || fleet.services.iter().map(|service| service.metric("tollgate_rules_hash"));
     let before: Vec<_> = hashes().collect();
-    change();
+    for service in &fleet.services {
+        service.write("rules.yaml", text);
+    }
     eventually("all have the new rules", async || {
         hashes().zip(&before).all(|(now, before)| now != *before)
     })
@@ -75,18 +72,7 @@ async fn asks_redis(fleet: &Fleet) {
 }
 
 fn file(limit: u64, algorithm: &str, consistency: &str) -> String {
-    format!(
-        "domain: d\ndescriptors:\n  - key: key\n    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n    metadata: {{tollgate: {{algorithm: {algorithm}, consistency: {consistency}}}}}\n"
-    )
-}
-
-async fn write_file(fleet: &Fleet, text: &str) {
-    changed(fleet, || {
-        for service in &fleet.services {
-            service.write("rules.yaml", text);
-        }
-    })
-    .await;
+    rules(&per_year(limit), &format!("algorithm: {algorithm}, consistency: {consistency}"))
 }
 
 #[tokio::test]
@@ -146,87 +132,4 @@ async fn algorithms_change_by_files() {
         counted += of_one;
     }
     assert_eq!(counted, admitted);
-}
-
-fn resources(limit: u64, block: &Value) -> Value {
-    let rule = json!({
-        "key": "key",
-        "rate_limit": {"unit": "YEAR", "requests_per_unit": limit},
-        "metadata": {"tollgate": block},
-    });
-    json!([{"name": "d", "domain": "d", "descriptors": [rule]}])
-}
-
-/// Two services of this control plane.
-async fn of(plane: &ControlPlane, set: &[(&str, &str)]) -> Fleet {
-    let redis = RedisProcess::start();
-    let start = || {
-        TestServer::with_xds(&plane.addr.to_string())
-            .with_env("CONFIG_GRPC_XDS_NODE_ID", NODE)
-            .with_env("REDIS_URL", &redis.url())
-            .with_env("ON_STORE_ERROR", "error")
-            .with_envs(set)
-            .start()
-    };
-    let services = vec![start(), start()];
-    for service in &services {
-        service.metric_becomes("tollgate_rules", 1.0).await;
-    }
-    Fleet::on(redis, services).await
-}
-
-#[tokio::test]
-async fn limit_algorithm_and_consistency_change_by_xds() {
-    let plane = ControlPlane::start();
-    let leased = json!({"consistency": "leased"});
-    plane.serve("0", &resources(LIMIT, &leased));
-    let fleet = of(&plane, &[]).await;
-    let serve = async |version: &str, limit, block: &Value| {
-        changed(&fleet, || plane.serve(version, &resources(limit, block))).await;
-    };
-    let admitted = under_load(&fleet, async {
-        uses_leases(&fleet).await;
-        serve("1", LIMIT * 2, &leased).await;
-        uses_leases(&fleet).await;
-        serve("2", LIMIT, &json!({"consistency": "exact"})).await;
-        asks_redis(&fleet).await;
-        serve("3", LIMIT, &leased).await;
-        uses_leases(&fleet).await;
-        let bucket = json!({"consistency": "leased", "algorithm": "token_bucket"});
-        serve("4", LIMIT, &bucket).await;
-        uses_leases(&fleet).await;
-    })
-    .await;
-    let of_bucket = used(&fleet, LIMIT).await;
-    serve("5", LIMIT, &leased).await;
-    assert_eq!(used(&fleet, LIMIT).await + of_bucket, admitted);
-}
-
-/// Rules of Envoy Gateway have no block of their own.
-#[tokio::test]
-async fn consistency_of_rules_of_envoy_gateway_changes_by_the_overlay() {
-    let plane = ControlPlane::start();
-    let rule = json!({"key": "key", "rate_limit": {"unit": "YEAR", "requests_per_unit": LIMIT}});
-    plane.serve("1", &json!([{"name": "d", "domain": "d", "descriptors": [rule]}]));
-    let directory = TempDir::new().expect("a temporary directory can be made");
-    let path = directory.path().join("overlay.yaml");
-    let overlay = |consistency: &str| {
-        let text = format!(
-            "overlays: [{{domain: '*', tollgate: {{defaults: {{consistency: {consistency}}}}}}}]\n"
-        );
-        write(&path, &text);
-    };
-    overlay("exact");
-    let fleet = of(&plane, &[("TOLLGATE_OVERLAY", &path.display().to_string())]).await;
-    let admitted = under_load(&fleet, async {
-        for _ in 0..2 {
-            asks_redis(&fleet).await;
-            changed(&fleet, || overlay("leased")).await;
-            uses_leases(&fleet).await;
-            changed(&fleet, || overlay("exact")).await;
-        }
-        asks_redis(&fleet).await;
-    })
-    .await;
-    assert_eq!(fleet.used("v"), admitted);
 }

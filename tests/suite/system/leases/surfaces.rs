@@ -8,22 +8,15 @@ use crate::support::http::{self, Connection};
 use crate::support::otlp::Collector;
 use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, eventually, look_until, tollgate};
-use crate::system::leases::fleet::Fleet;
+use crate::system::leases::fleet::{Fleet, per_year, rules};
 
 /// In the time of a test no lease returns by itself.
 const LONG: &str = ", lease: 60s";
 const COUNTER: &str = "/api/v1/counters?domain=d&e=key%3Dhot";
 
-fn rules(requests: u32, options: &str) -> String {
-    format!(
-        "domain: d\ndescriptors:\n  - key: key\n    rate_limit: {{unit: year, requests_per_unit: {requests}}}\n    metadata: {{tollgate: {{{options}}}}}\n"
-    )
-}
-
 #[tokio::test]
 async fn counters_and_console_show_what_is_held() {
-    let limit = "rate_limit: {unit: year, requests_per_unit: 1_000_000}";
-    let fleet = Fleet::of(2, limit, LONG).await;
+    let fleet = Fleet::of(2, &per_year(1_000_000), LONG).await;
     let calls: u64 = 300;
     for call in 0..calls {
         let service = usize::try_from(call % 2).expect("one of two");
@@ -90,7 +83,7 @@ fn figure(count: u64) -> f64 {
 async fn feed_log_and_spans_name_leases_as_source() {
     let redis = RedisProcess::start();
     let collector = Collector::start();
-    let server = TestServer::with_rules(&rules(200, "consistency: leased"))
+    let server = TestServer::with_rules(&rules(&per_year(200), "consistency: leased"))
         .with_envs(&[
             ("REDIS_URL", &*redis.url()),
             ("REFUSALS_LOG_SAMPLE_RATE", "1"),
@@ -134,17 +127,17 @@ async fn feed_log_and_spans_name_leases_as_source() {
 #[tokio::test]
 async fn trial_has_a_class_for_leased_verdicts() {
     let redis = RedisProcess::start();
-    let leased = rules(400, "consistency: leased");
+    let leased = rules(&per_year(400), "consistency: leased");
     let on_redis = |rules: &str| TestServer::with_rules(rules).with_env("REDIS_URL", &redis.url());
     {
-        let before = on_redis(&rules(400, "")).with_env("CACHE_KEY_PREFIX", "trial:");
+        let before = on_redis(&rules(&per_year(400), "")).with_env("CACHE_KEY_PREFIX", "trial:");
         let before = before.start();
         let mut client = before.client().await;
         for _ in 0..200 {
             client.ask("d", &[("key", "hot")]).await;
         }
     }
-    let upstream = TestServer::with_rules(&rules(400, "")).start();
+    let upstream = TestServer::with_rules(&rules(&per_year(400), "")).start();
     let server = on_redis(&leased).with_env("TRIAL_UPSTREAM", &upstream.grpc.to_string()).start();
     server.metric_becomes("tollgate_replicas", 1.0).await;
     let mut client = server.client().await;
