@@ -6,10 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
-use tollgate::base::file_watch::Watched as _;
 use tollgate::store::redis::settings::Resolved;
 use tollgate::store::redis::topology::deployment::Deployment;
-use tollgate::telemetry::metric::Metrics;
 
 use crate::cluster::ready;
 use crate::idle_closes;
@@ -33,12 +31,6 @@ const LIMIT: u32 = 4;
 fn with_tls(authority: &Authority, names: &str, auth_clients: &str) -> Builder {
     let identity = authority.sign("server", names, KeyForm::Pkcs8);
     RedisProcess::builder().with_tls(&identity, auth_clients)
-}
-
-/// Has the server trust clients of another authority.
-fn trust(redis: &RedisProcess, authority: &Authority) {
-    let ca = authority.cacert();
-    redis.command::<()>(&["CONFIG", "SET", "tls-ca-cert-file", text(&ca)]);
 }
 
 /// The settings of a client with this identity.
@@ -92,104 +84,6 @@ async fn a_server_of_another_authority_is_refused() {
 }
 
 #[tokio::test]
-async fn a_self_signed_certificate_is_accepted_where_it_is_trusted() {
-    let (_files, identity) = Authority::self_signed("DNS:localhost,IP:127.0.0.1");
-    let server = RedisProcess::builder().with_tls(&identity, "no").start();
-    let url = server.url();
-    let cert = text(&identity.cert);
-    for skip in ["false", "true"] {
-        let settings = [
-            ("REDIS_URL", &*url),
-            ("REDIS_TLS_CACERT", cert),
-            ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", skip),
-        ];
-        reach(&server, &settings).await;
-    }
-    let other = Authority::new();
-    let ca = other.cacert();
-    let settings = [("REDIS_URL", &*url), ("REDIS_TLS_CACERT", text(&ca))];
-    let error = connect_error(&settings).await;
-    assert!(error.contains("; trust it, or make it with"), "{error}");
-}
-
-#[tokio::test]
-async fn version_1_is_accepted_where_it_is_trusted_and_names_do_not_count() {
-    let support = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/support/");
-    let file = |name: &str| Path::new(support).join(name);
-    let cert = file("version-1-for-tests-only.pem");
-    let identity = Identity { key: file("rsa-key-for-tests-only.pem"), ca: cert.clone(), cert };
-    let server = RedisProcess::builder().with_tls(&identity, "no").start();
-    let url = server.url();
-    let settings = |skip| {
-        [
-            ("REDIS_URL", &*url),
-            ("REDIS_TLS_CACERT", text(&identity.cert)),
-            ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", skip),
-        ]
-    };
-    reach(&server, &settings("true")).await;
-    let error = connect_error(&settings("false")).await;
-    assert!(error.contains("X.509 version 1, which has no names"), "{error}");
-}
-
-#[tokio::test]
-async fn a_start_that_gives_up_names_a_certificate() {
-    let (_files, identity) = Authority::self_signed("DNS:redis.example");
-    let redis = RedisProcess::builder().with_tls(&identity, "no").start();
-    let mut server = TestServer::with_rules(&limit_of(2))
-        .with_env("REDIS_URL", &redis.url())
-        .with_env("REDIS_TLS_CACERT", text(&identity.cert))
-        .with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms")
-        .start();
-    assert_eq!(server.exit_code().await, Some(1));
-    server.assert_logged("(REDIS_STARTUP_MAX_ELAPSED_TIME): rediss://");
-    server.assert_logged("make it with -addext subjectAltName=DNS:HOST");
-}
-
-#[tokio::test]
-async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
-    let authority = Authority::new();
-    let server = with_tls(&authority, "DNS:redis.example", "no").start();
-    let url = server.url();
-    let ca = authority.cacert();
-    let settings = [
-        ("REDIS_URL", url.as_str()),
-        ("REDIS_TLS_CACERT", text(&ca)),
-        ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false"),
-    ];
-    let error = connect_error(&settings).await;
-    assert!(error.contains("NotValidForName") || error.contains("not valid for name"), "{error}");
-    reach(&server, &[settings[0], settings[1], ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true")])
-        .await;
-}
-
-#[tokio::test]
-async fn a_client_certificate_is_shown_where_it_is_asked_for() {
-    let authority = Authority::new();
-    let server = with_tls(&authority, "IP:127.0.0.1", "yes").start();
-    let url = server.url();
-    let ca = authority.cacert();
-    let settings = [("REDIS_URL", url.as_str()), ("REDIS_TLS_CACERT", text(&ca))];
-    connect_error(&settings).await;
-    for (form, heading) in
-        [(KeyForm::Pkcs8, "BEGIN PRIVATE KEY"), (KeyForm::Pkcs1, "BEGIN RSA PRIVATE KEY")]
-    {
-        let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", form);
-        assert!(fs::read_to_string(&key).expect("it is there").contains(heading), "{form:?}");
-        reach(
-            &server,
-            &[
-                settings[0],
-                settings[1],
-                ("REDIS_TLS_CLIENT_CERT", text(&cert)),
-                ("REDIS_TLS_CLIENT_KEY", text(&key)),
-            ],
-        )
-        .await;
-    }
-}
-
-#[tokio::test]
 async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watched_once() {
     let authority = Authority::new();
     let start = || with_tls(&authority, "IP:127.0.0.1", "yes").start();
@@ -221,49 +115,6 @@ async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watch
         );
     }
     assert_eq!(format!("{secrets:?}").matches(text(&cert)).count(), 1, "{secrets:?}");
-}
-
-#[tokio::test]
-async fn what_is_exchanged_is_for_connections_that_begin_later() {
-    let authority = Authority::new();
-    let [before, after] = ["before", "after"].map(|_| Authority::new());
-    let redis = with_tls(&authority, "IP:127.0.0.1", "yes");
-    let redis = redis.with_user("user app on >1st ~* +@all").start();
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let [password, cert, key] = ["password", "cert", "key"].map(|name| home.path().join(name));
-    let exchange = |content: &str, authority: &Authority, form: KeyForm| {
-        trust(&redis, authority);
-        let identity = authority.sign("client", "DNS:tollgate", form);
-        fs::write(&password, content).expect("a file can be written");
-        fs::copy(identity.cert, &cert).expect("a file can be copied");
-        fs::copy(identity.key, &key).expect("a file can be copied");
-    };
-    exchange("app:1st\n", &before, KeyForm::Pkcs8);
-    let url = redis.url();
-    let ca = authority.cacert();
-    let resolved = connecting(&[
-        ("REDIS_URL", &url),
-        ("REDIS_AUTH_FILE", text(&password)),
-        ("REDIS_TLS_CACERT", text(&ca)),
-        ("REDIS_TLS_CLIENT_CERT", text(&cert)),
-        ("REDIS_TLS_CLIENT_KEY", text(&key)),
-    ]);
-    let Resolved { main, files: secrets, .. } = resolved.expect("it is good");
-    let Deployment::Single(address) = main.deployment else {
-        panic!("one server, not {}", main.deployment)
-    };
-    let mut source = secrets.reloader(&Metrics::new()).expect("there are files");
-    let mut old = open(&address).await.expect("connected");
-
-    exchange("app:2nd", &after, KeyForm::Sec1);
-    redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">2nd"]);
-    assert!(open(&address).await.is_err(), "the files were not reloaded");
-    source.load();
-    // Somewhere else, as a cluster or Sentinel names it, the same is said.
-    for address in [&address, &address.at("127.0.0.1", redis.port())] {
-        open(address).await.expect("connected");
-    }
-    info(&mut old).await;
 }
 
 /// Settings of a Redis, each of which is needed to reach it.
@@ -326,15 +177,17 @@ fn a_client_certificate_is_exchanged_without_a_restart() {
     let redis = with_tls(&authority, "IP:127.0.0.1", "yes").start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let [cert, key] = ["cert", "key"].map(|name| home.path().join(name));
-    let exchange = |authority: &Authority| {
-        trust(&redis, authority);
-        let identity = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
+    let exchange = |authority: &Authority, form: KeyForm| {
+        // The server trusts clients of another authority.
+        let ca = authority.cacert();
+        redis.command::<()>(&["CONFIG", "SET", "tls-ca-cert-file", text(&ca)]);
+        let identity = authority.sign("client", "DNS:tollgate", form);
         fs::copy(identity.cert, &cert).expect("a file can be copied");
         fs::copy(identity.key, &key).expect("a file can be copied");
     };
     let before = Authority::new();
     let after = Authority::new();
-    exchange(&before);
+    exchange(&before, KeyForm::Pkcs8);
     let files = [
         ("REDIS_TLS_CACERT", authority.cacert()),
         ("REDIS_TLS_CLIENT_CERT", cert.clone()),
@@ -346,7 +199,7 @@ fn a_client_certificate_is_exchanged_without_a_restart() {
         .fold(server, |server, (name, path)| server.with_env(name, &path.display().to_string()))
         .start();
     look_until("connected", || server.json(K).status == 200);
-    exchange(&after);
+    exchange(&after, KeyForm::Sec1);
     counts_on_a_new_connection(&server, &redis);
 }
 
