@@ -1,9 +1,8 @@
 //! The console in a real browser: names for screen readers, the keyboard, refreshed numbers, dialogs,
-//! and an unavailable store.
+//! and an unavailable service.
 
 use crate::support::TestServer;
 use crate::support::browser::Browser;
-use crate::support::redis::RedisProcess;
 
 mod accessibility;
 mod files;
@@ -166,23 +165,6 @@ async fn counter_is_reset_and_granted_with_the_token_only() {
     browser.wait_for("over limit");
 }
 
-#[tokio::test]
-async fn unavailable_store_is_shown_and_its_recovery() {
-    // Without AOF, the limits of a year are a warning in place of "serving".
-    let mut redis = RedisProcess::builder().with_arguments(&["--appendonly", "yes"]).start();
-    let server = TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).start();
-    let browser = Browser::start(1_280, 800);
-    browser.open(&url(&server, "/"));
-    browser.wait_for("serving");
-    redis.kill();
-    browser.wait_for("unreachable");
-    browser.click("link", "Store");
-    browser.wait_for("unreachable");
-    redis.restart();
-    browser.wait_for("serving");
-    assert!(!browser.shown().contains("unreachable"));
-}
-
 #[test]
 fn unavailable_service_is_shown() {
     let server = TestServer::with_rules(RULES).start();
@@ -191,27 +173,4 @@ fn unavailable_service_is_shown() {
     browser.find("heading", "Overview");
     drop(server);
     browser.wait_for("This replica does not answer.");
-}
-
-#[test]
-fn thousand_rules_fit_a_narrow_window() {
-    let descriptors = (0..1_000).map(|number| {
-        format!("  - {{key: key_number_{number:04}, rate_limit: {{unit: minute, requests_per_unit: 5}}}}")
-    });
-    let descriptors = descriptors.collect::<Vec<_>>().join("\n");
-    let rules = format!("domain: d\ndescriptors:\n{descriptors}");
-    let server = TestServer::with_rules(&rules).start();
-    let browser = Browser::start(500, 800);
-    for (_, path) in VIEWS {
-        browser.open(&url(&server, path));
-        assert_fits(&browser);
-    }
-    browser.open(&url(&server, "/console/rules"));
-    let rows = "return document.querySelectorAll('tbody tr').length";
-    assert_eq!(browser.run(rows), 200);
-    assert!(browser.shown().contains("800 more rules are left out"));
-    let search = browser.find("searchbox", "Search rules");
-    browser.type_into(&search, "number_0123");
-    browser.wait_for("1 of 1,000 rules");
-    assert_eq!(browser.run(rows), 1);
 }

@@ -3,19 +3,11 @@
 
 use std::fs;
 
-use super::{ask, url};
+use super::{RULES, ask, url};
 use crate::support::browser::Browser;
 use crate::support::redis::RedisProcess;
 use crate::support::tools::axe;
 use crate::support::{TestServer, sample};
-
-const RULES: &str = "
-domain: shop
-descriptors:
-  - {key: path, value: /login, rate_limit: {unit: year, requests_per_unit: 4}}
-  - key: user
-    rate_limit: {unit: year, requests_per_unit: 2}
-";
 const RULE: &str = "/console/rule?domain=shop&rule=shop.user";
 /// Width and colors.
 const LOOKS: [(u32, &str); 4] = [(1_280, "light"), (1_280, "dark"), (390, "light"), (390, "dark")];

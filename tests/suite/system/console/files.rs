@@ -5,8 +5,8 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::{ENTER, TAB, assert_fits, url};
+use crate::support::TestServer;
 use crate::support::browser::Browser;
-use crate::support::{Builder, TestServer};
 
 const RULES: &str = "domain: shop
 descriptors:
@@ -43,8 +43,9 @@ fn text(browser: &Browser) -> Value {
 const TOKEN: &str = "open-sesame";
 
 /// With rules that the token may change.
-fn writable() -> Builder {
-    TestServer::with_rules(RULES).with_env("ADMIN_TOKEN", TOKEN).with_env("RULES_WRITABLE", "true")
+fn writable() -> TestServer {
+    let settings = [("ADMIN_TOKEN", TOKEN), ("RULES_WRITABLE", "true")];
+    TestServer::with_rules(RULES).with_envs(&settings).start()
 }
 
 fn file(server: &TestServer) -> String {
@@ -59,7 +60,7 @@ fn confirm(browser: &Browser, token: &str) {
 
 #[test]
 fn typed_text_stays_while_the_page_is_refreshed() {
-    let server = writable().start();
+    let server = writable();
     let browser = editor(&server);
     replace(&browser, "requests_per_unit: 5", "requests_per_unit: 9");
     // Another operator changes the file.
@@ -71,7 +72,7 @@ fn typed_text_stays_while_the_page_is_refreshed() {
 
 #[test]
 fn a_message_leads_to_its_line_and_the_page_fits_a_narrow_window() {
-    let server = writable().start();
+    let server = writable();
     let narrow = Browser::start(500, 800);
     narrow.open(&url(&server, "/console/file?name=rules.yaml#L4"));
     narrow.find("textbox", TEXT);
@@ -85,7 +86,7 @@ fn a_message_leads_to_its_line_and_the_page_fits_a_narrow_window() {
 
 #[tokio::test]
 async fn text_is_applied_with_the_token_only() {
-    let server = writable().start();
+    let server = writable();
     let browser = editor(&server);
     let changed = RULES.replace("requests_per_unit: 5", "requests_per_unit: 3");
     replace(&browser, "requests_per_unit: 5", "requests_per_unit: 3");
@@ -106,7 +107,7 @@ async fn text_is_applied_with_the_token_only() {
 
 #[test]
 fn text_is_applied_by_keyboard() {
-    let server = writable().start();
+    let server = writable();
     let browser = editor(&server);
     replace(&browser, "requests_per_unit: 5", "requests_per_unit: 3");
     browser.press(TAB);
@@ -121,7 +122,7 @@ fn text_is_applied_by_keyboard() {
 
 #[test]
 fn file_that_changed_meanwhile_is_not_overwritten() {
-    let server = writable().start();
+    let server = writable();
     let browser = editor(&server);
     replace(&browser, "requests_per_unit: 5", "requests_per_unit: 3");
     let other = RULES.replace("requests_per_unit: 4", "requests_per_unit: 8");
@@ -138,27 +139,4 @@ fn file_that_changed_meanwhile_is_not_overwritten() {
     browser.open(&url(&server, "/console/file?name=rules.yaml"));
     browser.find("textbox", TEXT);
     assert_eq!(text(&browser), other);
-}
-
-#[test]
-fn rules_that_another_file_makes_invalid_are_not_applied() {
-    let server = writable().start();
-    let browser = editor(&server);
-    replace(&browser, "requests_per_unit: 5", "requests_per_unit: 3");
-    server.write("other.yaml", "domain: shop\ndescriptors: []\n");
-    browser.wait_for("Rejected: the newest rules are not in force");
-    browser.click("button", "Apply");
-    confirm(&browser, TOKEN);
-    browser.wait_for("the rules are invalid with this change; nothing is written");
-    browser.wait_for("duplicate domain 'shop' in config file");
-    assert_eq!(file(&server), RULES);
-}
-
-#[test]
-fn reason_why_nothing_can_be_applied_is_shown() {
-    let server = TestServer::with_rules(RULES).with_env("ADMIN_TOKEN", TOKEN).start();
-    let browser = editor(&server);
-    browser.wait_for("Changes cannot be applied: ");
-    browser.wait_for("RULES_WRITABLE");
-    assert!(browser.found("button", "Apply").is_none());
 }
