@@ -8,7 +8,7 @@ mod lease_clocks;
 mod leases;
 mod long_faults;
 mod mounts;
-mod namespaces;
+pub(crate) mod namespaces;
 mod network;
 mod prometheus;
 mod redis_tls;

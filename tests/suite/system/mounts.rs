@@ -2,7 +2,7 @@
 
 use crate::support::http::{self, Connection};
 use crate::support::{TestServer, limit_of};
-use crate::system::namespaces::unshare;
+use crate::system::namespaces::unshare_shell;
 
 /// Runs `PROGRAM serve DIR` with a directory that only this process finds read-only.
 const READ_ONLY: &str =
@@ -13,7 +13,7 @@ fn rules_on_a_read_only_mount_are_not_changed() {
     let server = TestServer::with_rules(&limit_of(1))
         .with_env("ADMIN_TOKEN", "token")
         .with_env("RULES_WRITABLE", "true")
-        .run_by(&unshare(&["--mount"], READ_ONLY))
+        .run_by(&unshare_shell(&["--mount"], READ_ONLY))
         .start();
     let list = server.admin_json("/api/v1/rules");
     assert_eq!(list["writable"], false);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::support::{TestServer, limit_of, look_until};
-use crate::system::namespaces::unshare;
+use crate::system::namespaces::unshare_shell;
 
 /// Runs a program with a DNS server that takes queries and never responds. The server ends with the
 /// program, which has the shell's number.
@@ -30,7 +30,7 @@ async fn a_dns_server_that_does_not_respond_does_not_delay_the_end() {
     let server = server
         .with_env("DRAIN_PERIOD", "0s")
         .with_env("SHUTDOWN_TIMEOUT", "3s")
-        .run_by(&unshare(&["--net", "--mount"], WITH_A_SILENT_DNS_SERVER));
+        .run_by(&unshare_shell(&["--net", "--mount"], WITH_A_SILENT_DNS_SERVER));
     fs::write(server.rules().with_file_name("resolv.conf"), RESOLV_CONF)
         .expect("a file can be written");
     let mut server = server.start();

@@ -45,20 +45,10 @@ const ENVIRONMENT: [(&str, &str); 23] = [
     ("PROMETHEUS_ADDR", ":19001"),
     ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
 ];
-/// Where telemetry.tracing is set.
-const TRACING: [(&str, &str); 6] = [
-    ("TRACING_ENABLED", "true"),
-    ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
-    ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system"),
-    ("TRACING_SERVICE_INSTANCE_ID", "envoy-ratelimit-7d4b9c6f5-x2x9k"),
-    ("TRACING_SAMPLING_RATE", "1.0"),
-    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel-collector.monitoring.svc.cluster.local:4318"),
-];
-const NAMES: [(&str, &str); 4] = [
+const NAMES: [(&str, &str); 3] = [
     ("envoy-gateway", "127.0.0.1"),
     ("redis.redis.svc.cluster.local", "127.0.0.1"),
     ("envoy-ratelimit.envoy-gateway-system.svc.cluster.local", "127.0.0.1"),
-    ("otel-collector.monitoring.svc.cluster.local", "127.0.0.1"),
 ];
 
 #[test]
@@ -153,24 +143,6 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
 }
 
 #[test]
-fn traces_for_a_collector_that_is_not_there_and_the_mapping_of_metrics_change_nothing_else() {
-    machine::on_its_own(&NAMES, |machine| {
-        let mapping = [("conf.yaml", include_str!("../../../metrics/envoy_gateway.yaml"))];
-        let mut env = Env::start(machine, &[&ENVIRONMENT[..], &TRACING].concat(), &mapping);
-        env.serve(&rules());
-        assert_eq!(env.statuses("/elsewhere", 3), [200, 200, 429]);
-        assert_eq!(refusals_of("masked_remote_address_invert_192_0_2_0/24"), 1);
-        env.ends_in_order();
-        let complaints = env.pod.complaints();
-        assert!(
-            complaints.iter().all(|line| line.contains("trace export failed")),
-            "of nothing but the collector: {complaints:#?}"
-        );
-        assert!(!complaints.is_empty(), "and of that one");
-    });
-}
-
-#[test]
 fn the_sample_overlay_chooses_the_algorithm_of_generated_rules() {
     machine::on_its_own(&NAMES, |machine| {
         let sample = Sample::read("envoy-gateway/overlay.yaml");
@@ -189,8 +161,7 @@ fn the_sample_overlay_chooses_the_algorithm_of_generated_rules() {
                 .below("container:", "volumeMounts:")
                 .contains("mountPath: /etc/tollgate/overlay\n")
         );
-        let env =
-            Env::start_with(machine, &environment, &[], &[("/etc/tollgate/overlay", &overlay)]);
+        let env = Env::start(machine, &environment, &[("/etc/tollgate/overlay", &overlay)]);
         env.serve(&rules());
         // The policy allows two a year. The overlay makes that a token bucket for twenty at once.
         assert_eq!(env.statuses("/elsewhere", 10), [200; 10]);
@@ -213,18 +184,8 @@ impl Env {
     const INGRESS: u16 = 10_080;
     const CONTROL_PLANE: u16 = 18_001;
 
-    /// Starts all of it, with these files in the ConfigMap of the mapping. There are no rules yet.
-    fn start(machine: &Machine, environment: &[(&str, &str)], mapping: &[(&str, &str)]) -> Self {
-        Self::start_with(machine, environment, mapping, &[])
-    }
-
-    /// The same, with more mounts.
-    fn start_with(
-        machine: &Machine,
-        environment: &[(&str, &str)],
-        mapping: &[(&str, &str)],
-        mounts: &[(&str, &Volume)],
-    ) -> Self {
+    /// Starts all of it, with more mounts than those of the deployment. There are no rules yet.
+    fn start(machine: &Machine, environment: &[(&str, &str)], mounts: &[(&str, &Volume)]) -> Self {
         let authority = Authority::with_key(KeyForm::Pkcs1);
         let [gateway, service] = ["envoy-gateway", "envoy-ratelimit"].map(|name| {
             let domains = [
@@ -245,10 +206,8 @@ impl Env {
         // Limits of a year on a Redis without AOF are a warning.
         let redis = RedisProcess::builder().with_arguments(&["--appendonly", "yes"]).start_at(6379);
         // That ConfigMap is optional: where there is none, an empty directory is mounted.
-        let [certs, mapping] = [
-            secret(machine, "rate-limit-certs", &service),
-            Volume::new(machine, "mapping", mapping),
-        ];
+        let [certs, mapping] =
+            [secret(machine, "rate-limit-certs", &service), Volume::new(machine, "mapping", &[])];
         let mut pod = Pod::start(
             machine,
             environment,

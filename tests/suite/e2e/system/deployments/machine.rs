@@ -15,17 +15,13 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
+use crate::system::namespaces::unshare;
+
 /// Where the test that is inside keeps its files. Set by the one outside, so that it is gone when
 /// the mounts are.
 const HOME: &str = "TOLLGATE_TEST_MACHINE";
-/// Every Linux of these days lets root do it so. As another user it takes a user namespace, too.
-const WAYS: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
 const NAMESPACES: [&str; 6] =
     ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
-const NONE: &str = "\
-this needs a network and mounts of its own, which this kernel gives neither to you nor to a user namespace of yours: run the tests as root \
-(in a container: with CAP_SYS_ADMIN), or allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone=1, \
-kernel.apparmor_restrict_unprivileged_userns=0). What is missed otherwise is all of tests/suite/e2e/system/deployments";
 
 /// The inside of it.
 pub(crate) struct Machine {
@@ -50,7 +46,7 @@ pub(crate) fn on_its_own<F: Fn(&Machine)>(names: &[(&str, &str)], story: F) {
     let mut again = Command::new("setpriv");
     again
         .args(["--pdeathsig", "KILL"])
-        .args(unshare())
+        .args(unshare(&NAMESPACES))
         .arg(env::current_exe().expect("it runs"))
         .args([name, "--exact", "--nocapture"]);
     let ran = again.env(HOME, home.path()).stdin(Stdio::null()).output();
@@ -111,17 +107,4 @@ pub(crate) fn run(command: &mut Command, how_to_get_it: &str) -> String {
     });
     assert!(ran.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ran.stderr));
     String::from_utf8_lossy(&ran.stdout).into_owned()
-}
-
-/// `unshare` with what works here.
-fn unshare() -> Vec<&'static str> {
-    let works = |way: &&&[&str]| {
-        let tried = Command::new("unshare").args(**way).args(NAMESPACES).arg("true").output();
-        tried
-            .unwrap_or_else(|error| panic!("unshare: {error}; it comes with util-linux, on Linux"))
-            .status
-            .success()
-    };
-    let way = WAYS.iter().find(works).unwrap_or_else(|| panic!("{NONE}"));
-    [&["unshare"], *way, &NAMESPACES].concat()
 }
