@@ -5,7 +5,7 @@
 use crate::support::cluster::ClusterProcess;
 use crate::support::fault::Servers as _;
 use crate::support::http;
-use crate::support::idle_proxy::IdleProxy;
+use crate::support::proxy::Proxy;
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::SentinelProcess;
 use crate::support::{Builder, Code, TestServer, limit_of, look_until};
@@ -126,9 +126,9 @@ async fn of_sentinels_and_their_master() {
 #[tokio::test]
 async fn of_a_proxy_with_a_timeout() {
     let redis = RedisProcess::start();
-    let proxy = IdleProxy::before(redis.port());
+    let proxy = Proxy::closing_idle(redis.port());
     let server = TestServer::with_rules(&limit_of(LIMIT))
-        .with_env("REDIS_URL", &proxy.addr.to_string())
+        .with_env("REDIS_URL", &proxy.addr().to_string())
         .start();
     let mut client = server.client().await;
     let mut admitted = 0;

@@ -42,7 +42,6 @@ pub(crate) mod fault_log;
 pub(crate) mod folder;
 pub(crate) mod html;
 pub(crate) mod http;
-pub(crate) mod idle_proxy;
 pub(crate) mod in_process;
 pub(crate) mod kept;
 pub(crate) mod otlp;

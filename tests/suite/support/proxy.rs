@@ -10,7 +10,7 @@
 
 use std::net::{self, Ipv4Addr, SocketAddr};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,13 +20,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{self, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// More than any reply of a test has.
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// How often TCP sends a packet again before this fault lets it through: by then it has waited 63
 /// times as long as at first.
 const LOSSES_MAX: u32 = 5;
+/// Of [`Proxy::closing_idle`].
+const IDLE_MAX: Duration = Duration::from_millis(200);
 
 /// A running proxy. Dropped, it ends, and all its connections with it.
 pub(crate) struct Proxy {
@@ -43,8 +45,6 @@ pub(crate) enum Fault {
     None,
     /// Every reply comes so much later, and in its order.
     Delay(Duration),
-    /// Every request and every reply comes so much later, and in its order.
-    Distance(Duration),
     /// Half of the connections, those whose number leaves this remainder when it is divided by two,
     /// are reset (RST) when half of a reply has been sent.
     ResetHalf(usize),
@@ -80,18 +80,20 @@ struct Flight {
 
 /// What the test and the proxy's thread share.
 struct Shared {
-    /// Where connections go that are opened from now on.
-    port: AtomicU16,
+    /// Where connections go.
+    port: u16,
     fault: watch::Sender<Fault>,
     /// How many replies are still to be cut in half.
     cuts: AtomicU32,
     /// What a request contains whose reply is dropped, and how many such requests come before it.
     marked: Mutex<Option<(Vec<u8>, u32)>>,
+    /// How long a client may send nothing before its connection is closed.
+    idle_max: Option<Duration>,
     opened: AtomicUsize,
-    open: AtomicUsize,
+    closed: AtomicUsize,
 }
 
-/// Counts a connection for as long as it is open.
+/// Counts a connection when it is opened and when it is closed.
 struct Counted(Arc<Shared>);
 
 /// Why a connection ends.
@@ -106,13 +108,24 @@ enum End {
 impl Proxy {
     /// In front of a local port, on a port of its own.
     pub(crate) fn before(port: u16) -> Self {
+        Self::with(port, None)
+    }
+
+    /// One that closes connections on which a client has sent nothing for a while, as HAProxy does
+    /// with `timeout client`.
+    pub(crate) fn closing_idle(port: u16) -> Self {
+        Self::with(port, Some(IDLE_MAX))
+    }
+
+    fn with(port: u16, idle_max: Option<Duration>) -> Self {
         let shared = Arc::new(Shared {
-            port: AtomicU16::new(port),
+            port,
             fault: watch::Sender::new(Fault::None),
             cuts: AtomicU32::new(0),
             marked: Mutex::default(),
+            idle_max,
             opened: AtomicUsize::new(0),
-            open: AtomicUsize::new(0),
+            closed: AtomicUsize::new(0),
         });
         let listener =
             net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
@@ -134,12 +147,6 @@ impl Proxy {
     /// Where it listens.
     pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
-    }
-
-    /// Sends connections that are opened from now on to another local port, as a name or a virtual
-    /// address does after a failover.
-    pub(crate) fn repoint(&self, port: u16) {
-        self.shared.port.store(port, SeqCst);
     }
 
     /// Does this from now on, to the connections that are open and to those that will be.
@@ -172,6 +179,11 @@ impl Proxy {
     /// How many connections were ever opened to it.
     pub(crate) fn opened(&self) -> usize {
         self.shared.opened.load(SeqCst)
+    }
+
+    /// How many of them are closed.
+    pub(crate) fn closed(&self) -> usize {
+        self.shared.closed.load(SeqCst)
     }
 }
 
@@ -241,7 +253,6 @@ impl Flight {
     fn arrival(&mut self, fault: Fault) -> Instant {
         let late = match fault {
             Fault::Delay(delay) if self.direction == Direction::Reply => delay,
-            Fault::Distance(one_way) => one_way,
             // Each way is half of it. TCP sends again after twice what it takes to and fro, and
             // then after twice as long each time.
             Fault::Lossy(round_trip) => {
@@ -266,14 +277,13 @@ impl Flight {
 impl Counted {
     fn new(shared: &Arc<Shared>) -> Self {
         shared.opened.fetch_add(1, SeqCst);
-        shared.open.fetch_add(1, SeqCst);
         Self(shared.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, SeqCst);
+        self.0.closed.fetch_add(1, SeqCst);
     }
 }
 
@@ -289,8 +299,7 @@ async fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
             // Who connects sends a packet first, too.
             sleep_until(Flight::new(number, Direction::Request).arrival(counted.0.now())).await;
             // A server that is not there looks like one that hangs up.
-            let port = counted.0.port.load(SeqCst);
-            if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
+            if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, counted.0.port)).await {
                 pass(client, server, number, &counted.0).await;
             }
         });
@@ -329,7 +338,8 @@ async fn pass_pieces(
     // Apart, so that a piece that is late holds up only those behind it.
     let reading = async move {
         let mut flight = Flight::new(number, direction);
-        while let Some(bytes) = read(&mut from).await {
+        let idle_max = shared.idle_max.filter(|_| direction == Direction::Request);
+        while let Some(bytes) = read(&mut from, idle_max).await {
             if queue.send((flight.arrival(shared.now()), bytes)).is_err() {
                 return;
             }
@@ -364,10 +374,15 @@ async fn pass_pieces(
     }
 }
 
-/// What came in one piece; `None` at the end.
-async fn read(from: &mut ReadHalf<'_>) -> Option<Vec<u8>> {
+/// What came in one piece; `None` at the end, or if nothing comes for this long.
+async fn read(from: &mut ReadHalf<'_>, idle_max: Option<Duration>) -> Option<Vec<u8>> {
     let mut bytes = vec![0; READ_BYTES_MAX];
-    let length = from.read(&mut bytes).await.ok().filter(|length| *length > 0)?;
+    let reading = from.read(&mut bytes);
+    let read = match idle_max {
+        Some(idle_max) => timeout(idle_max, reading).await.ok()?,
+        None => reading.await,
+    };
+    let length = read.ok().filter(|length| *length > 0)?;
     bytes.truncate(length);
     Some(bytes)
 }

@@ -13,8 +13,8 @@ use tonic::{Code, Request};
 
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::http;
-use crate::support::idle_proxy::IdleProxy;
 use crate::support::otlp::{Batch, Collector, Span};
+use crate::support::proxy::Proxy;
 use crate::support::redis::RedisProcess;
 use crate::support::{
     Builder, Code as Overall, TestServer, assert_settings_rejected, limit_of, look_until, request,
@@ -168,9 +168,9 @@ async fn spans_name_the_rule_over_limit_and_the_outage_policy() {
 async fn spans_arrive_after_a_proxy_has_closed_the_idle_connection() {
     let collector = Collector::start();
     for port in [collector.http.port(), collector.grpc.port()] {
-        let proxy = IdleProxy::before(port);
+        let proxy = Proxy::closing_idle(port);
         let protocol = if port == collector.grpc.port() { "grpc" } else { "http" };
-        let server = traced_to(TestServer::with_rules(&limit_of(1_000)), proxy.addr)
+        let server = traced_to(TestServer::with_rules(&limit_of(1_000)), proxy.addr())
             .with_env("TRACING_EXPORTER_PROTOCOL", protocol)
             .start();
         let before = spans_of_calls(&collector);
@@ -427,17 +427,17 @@ async fn a_hanging_collector_costs_only_spans() {
         // The kernel accepts connections, and nothing reads from them.
         let silent = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let collector = silent.local_addr().expect("it is bound");
-        let given = |timeout_ms: &str| {
+        let given = |timeout, millis: &str| {
             traced_to(TestServer::with_rules(&limit_of(100_000)), collector)
                 .with_envs(&[
                     ("TRACING_EXPORTER_PROTOCOL", protocol),
-                    ("OTEL_EXPORTER_OTLP_TIMEOUT", timeout_ms),
+                    (timeout, millis),
                     ("SHUTDOWN_TIMEOUT", "10m"),
                     NO_DRAIN,
                 ])
                 .start()
         };
-        let mut hasty = given("300");
+        let mut hasty = given("OTEL_EXPORTER_OTLP_TIMEOUT", "300");
         call(&hasty, &[]).await;
         let lost = r#"tollgate_spans_lost_total{cause="failed"}"#;
         hasty.metric_becomes(lost, 2.0).await;
@@ -447,7 +447,7 @@ async fn a_hanging_collector_costs_only_spans() {
         assert_ends(&mut hasty).await;
 
         // More than the queue has room for, while the first of them are still tried.
-        let mut patient = given(NEVER_MS);
+        let mut patient = given("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", NEVER_MS);
         let client = patient.client().await;
         let calls = (0..2_000).map(|_| {
             let mut client = client.clone();
@@ -461,6 +461,7 @@ async fn a_hanging_collector_costs_only_spans() {
         let lost = lost.expect("it is on the page");
         assert!((1_000.0..=1_952.0).contains(&lost), "{lost}");
         assert_ends(&mut patient).await;
+        patient.assert_logged("the collector did not accept the last spans; they are lost");
     }
 }
 
@@ -478,17 +479,6 @@ async fn the_last_spans_are_flushed_within_3_s() {
     call(&server, &[]).await;
     assert_ends(&mut server).await;
     assert_eq!(collector.spans().len(), 2);
-
-    let silent = TcpListener::bind("127.0.0.1:0").expect("there is a port");
-    let server =
-        traced_to(TestServer::with_rules(&limit_of(1)), silent.local_addr().expect("it is bound"));
-    let server = server
-        .with_env("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", NEVER_MS)
-        .with_env("SHUTDOWN_TIMEOUT", "10m");
-    let mut server = server.with_env(NO_DRAIN.0, NO_DRAIN.1).start();
-    call(&server, &[]).await;
-    assert_ends(&mut server).await;
-    server.assert_logged("the collector did not accept the last spans; they are lost");
 }
 
 #[test]
@@ -516,26 +506,6 @@ OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_EXPORTER_OTLP_CLIENT_KEY={ce
 OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_RESOURCE_ATTRIBUTES=zone => write NAME=VALUE,NAME=VALUE"
         ),
     );
-}
-
-#[tokio::test]
-async fn empty_trace_settings_are_unset() {
-    let collector = Collector::start();
-    let empty = [
-        ("TRACING_EXPORTER_PROTOCOL", ""),
-        ("TRACING_SAMPLING_RATE", ""),
-        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""),
-        ("OTEL_EXPORTER_OTLP_HEADERS", ""),
-        ("OTEL_EXPORTER_OTLP_TIMEOUT", ""),
-        ("OTEL_EXPORTER_OTLP_CERTIFICATE", ""),
-        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", ""),
-        ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", ""),
-    ];
-    let server = traced(&collector).with_envs(&empty).start();
-    call(&server, &[]).await;
-    trace(&collector, CALL);
-    let off = traced(&collector).with_env("TRACING_ENABLED", "").start();
-    assert_eq!(off.metric("tollgate_spans_sent_total"), None);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving
 
 use crate::reload::limit_becomes;
 use crate::support::certificates::{Authority, KeyForm};
-use crate::support::idle_proxy::IdleProxy;
+use crate::support::proxy::Proxy;
 use crate::support::xds::{ControlPlane, Puppet, Stream, response, rules_of};
 use crate::support::{
     Builder, TestServer, assert_settings_rejected, eventually, limit_of, look_until,
@@ -87,8 +87,8 @@ async fn a_self_signed_certificate_is_accepted_where_it_is_trusted() {
 #[tokio::test]
 async fn rules_arrive_after_a_proxy_has_closed_the_idle_stream() {
     let plane = ControlPlane::start();
-    let proxy = IdleProxy::before(plane.addr.port());
-    let server = asking(proxy.addr).start();
+    let proxy = Proxy::closing_idle(plane.addr.port());
+    let server = asking(proxy.addr()).start();
     for requests in 1..=3 {
         plane.serve(&requests.to_string(), &json!([resource("d", requests)]));
         limit_becomes(&server, "d.k", requests).await;
