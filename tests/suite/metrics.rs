@@ -264,7 +264,7 @@ async fn all_received(
 async fn end(server: &mut TestServer, statsd: &mut Statsd) {
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
-    statsd.hear_out();
+    statsd.go();
 }
 
 #[tokio::test]

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, UdpSocket};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -40,17 +41,8 @@ pub(crate) struct Received {
 }
 
 struct Open {
-    over: Arc<OnceLock<Closing>>,
+    over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// How connections end.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Closing {
-    /// From here.
-    SayingSo,
-    /// From the other end.
-    AsTheyEnd,
 }
 
 impl Statsd {
@@ -74,7 +66,7 @@ impl Statsd {
             UdpSocket::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
         datagrams.set_read_timeout(Some(TICK)).expect("it is a socket");
         listener.set_nonblocking(true).expect("it is a socket");
-        let over = Arc::new(OnceLock::new());
+        let over = Arc::<AtomicBool>::default();
         let [shared, also_shared] = [0; 2].map(|_| (self.received.clone(), over.clone()));
         let threads = vec![
             thread::spawn(move || accept(listener, &shared.0, &shared.1)),
@@ -85,20 +77,10 @@ impl Statsd {
 
     /// Closes the sockets, and their connections, after reading what was sent.
     pub(crate) fn go(&mut self) {
-        self.close(Closing::SayingSo);
-    }
-
-    /// Closes the sockets when everything is received that was sent. Whoever sends over TCP has to have
-    /// ended.
-    pub(crate) fn hear_out(&mut self) {
-        self.close(Closing::AsTheyEnd);
-    }
-
-    fn close(&mut self, closing: Closing) {
         let Some(Open { over, threads }) = self.open.take() else {
             return;
         };
-        over.set(closing).expect("it is closed once");
+        over.store(true, SeqCst);
         for thread in threads {
             thread.join().expect("it does not panic");
         }
@@ -126,11 +108,11 @@ impl Drop for Statsd {
     }
 }
 
-fn accept(listener: TcpListener, received: &Arc<Mutex<Received>>, over: &OnceLock<Closing>) {
+fn accept(listener: TcpListener, received: &Arc<Mutex<Received>>, over: &AtomicBool) {
     let mut connections = Vec::new();
     let mut readers = Vec::new();
-    let closing = loop {
-        match (listener.accept(), over.get()) {
+    loop {
+        match (listener.accept(), over.load(SeqCst)) {
             (Ok((connection, _)), _) => {
                 connection.set_nonblocking(false).expect("it is a socket");
                 connections.push(connection.try_clone().expect("it is a socket"));
@@ -142,30 +124,28 @@ fn accept(listener: TcpListener, received: &Arc<Mutex<Received>>, over: &OnceLoc
                     }
                 }));
             }
-            (Err(error), Some(closing)) if error.kind() == ErrorKind::WouldBlock => break *closing,
-            (Err(error), None) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
+            (Err(error), true) if error.kind() == ErrorKind::WouldBlock => break,
+            (Err(error), false) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
             (Err(error), _) => panic!("accept: {error}"),
         }
-    };
+    }
     // First, so that no client reconnects to a closing socket.
     drop(listener);
-    if closing == Closing::SayingSo {
-        for connection in connections {
-            // It fails only if the other end was faster.
-            let _ = connection.shutdown(Shutdown::Write);
-        }
+    for connection in connections {
+        // It fails only if the other end was faster.
+        let _ = connection.shutdown(Shutdown::Write);
     }
     for reader in readers {
         reader.join().expect("it does not panic");
     }
 }
 
-fn receive(datagrams: &UdpSocket, received: &Mutex<Received>, over: &OnceLock<Closing>) {
+fn receive(datagrams: &UdpSocket, received: &Mutex<Received>, over: &AtomicBool) {
     let mut packet = vec![0; 1 << 16];
     loop {
         // It fails when nothing came for a while.
         let Ok(length) = datagrams.recv(&mut packet) else {
-            if over.get().is_some() {
+            if over.load(SeqCst) {
                 return;
             }
             continue;

@@ -1,27 +1,8 @@
-//! Faults that last much longer than any timeout of the service, and failovers that Sentinel allows
-//! only every ten seconds.
-
-use std::thread;
-use std::time::Duration;
+//! Failovers that Sentinel allows only every ten seconds.
 
 use crate::support::fault::FaultScenario;
-use crate::support::fault_log::UNREACHABLE;
 use crate::support::sentinel::SentinelProcess;
 use crate::support::traffic::Traffic;
-
-/// Longer than any interval at which the service repeats something on its own.
-const LONG: Duration = Duration::from_secs(30);
-
-#[test]
-fn redis_stopped_for_half_a_minute() {
-    FaultScenario::direct().run(|scenario| {
-        scenario.servers.redis.stop();
-        scenario.wait_until_policies_answer_to(UNREACHABLE);
-        thread::sleep(LONG);
-        scenario.wait_until_policies_answer();
-        scenario.servers.redis.cont();
-    });
-}
 
 #[test]
 fn repeated_failovers_leave_nothing_behind() {
