@@ -19,6 +19,5 @@ mod llm;
 mod outages;
 mod over_limit;
 mod replay;
-mod short_timeout;
 mod system;
 mod trial;

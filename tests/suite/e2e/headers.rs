@@ -8,27 +8,6 @@ use crate::e2e::env::Env;
 const DAY: Span = Span::from_secs(86_400);
 
 #[test]
-fn retry_after_is_sent_by_tollgate() {
-    for env in Env::with_every_store("envoy.yaml") {
-        let env = env
-            .with_instead("enable_retry_after_header: true", "enable_retry_after_header: false")
-            .with_env("RETRY_AFTER_HEADER_ENABLED", "true")
-            .start();
-        let first = env.get("/").passed_with(2);
-        for remaining in [1, 0] {
-            assert_eq!(env.get("/").passed_with(remaining).reply.header("retry-after"), None);
-        }
-        let over_limit = env.get("/").was_over_limit();
-        over_limit.counts_down("retry-after", first.after(Span::from_secs(20)));
-        assert_eq!(
-            over_limit.reply.number("retry-after"),
-            over_limit.reply.number("x-ratelimit-reset")
-        );
-        env.assert_verdicts(3, 1);
-    }
-}
-
-#[test]
 fn retry_after_is_sent_once_if_both_are_configured() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env.with_env("RETRY_AFTER_HEADER_ENABLED", "true").start();
