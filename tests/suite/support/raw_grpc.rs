@@ -7,7 +7,6 @@ use http::{Request, request};
 use prost::Message;
 use prost::bytes::Bytes;
 use std::net::SocketAddr;
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -59,21 +58,14 @@ impl Connection {
 
     /// Sends the head of a call.
     pub(crate) async fn begin(&mut self) -> Call {
-        self.begin_within(None).await
+        self.begin_with(&[]).await
     }
 
-    /// Sends the head of a call with this grpc-timeout.
-    pub(crate) async fn begin_within(&mut self, timeout: Option<Duration>) -> Call {
-        let mut head = self.head();
-        if let Some(timeout) = timeout {
-            head = head.header("grpc-timeout", format!("{}m", timeout.as_millis()));
-        }
-        self.open_call(head).await.expect("the connection is open")
-    }
-
-    /// Sends the head of a call whose message is compressed with gzip.
-    pub(crate) async fn begin_compressed(&mut self) -> Call {
-        let head = self.head().header("grpc-encoding", "gzip");
+    /// The same with more headers.
+    pub(crate) async fn begin_with(&mut self, headers: &[(&str, String)]) -> Call {
+        let add =
+            |head: request::Builder, (name, value): &(&str, String)| head.header(*name, value);
+        let head = headers.iter().fold(self.head(), add);
         self.open_call(head).await.expect("the connection is open")
     }
 

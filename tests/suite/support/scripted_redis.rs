@@ -7,7 +7,7 @@
 //! that with the script on a real Redis.
 
 mod commands;
-mod resp;
+pub(crate) mod resp;
 mod script;
 
 use std::collections::BTreeMap;

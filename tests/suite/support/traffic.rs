@@ -167,13 +167,14 @@ async fn run_client(
     let mut connection = Connection::open(addr).await;
     let mut answers =
         Answers { values: vec![ValueAnswers::default(); calls.values], errors: Vec::new() };
+    let timeout = calls.deadline.map(|time| ("grpc-timeout", format!("{}m", time.as_millis())));
     let values = if number == 0 { calls.values } else { calls.values.div_ceil(2) };
     for value in (0..values).cycle() {
         if stopped.load(Relaxed) {
             break;
         }
         let message = frame(&request("d", &[&[(calls.key, &value.to_string())]]));
-        let call = connection.begin_within(calls.deadline).await;
+        let call = connection.begin_with(timeout.as_slice()).await;
         answers.record(value, &call.finish(&message).await);
         answered.fetch_add(1, Relaxed);
         tokio::time::sleep(PAUSE).await;

@@ -5,12 +5,7 @@
 //! Each file attacks one part. The clients of `grpc.rs` and `json.rs` send what the fleet's clients
 //! never send: `support/raw_grpc.rs` and bytes on a socket, not a gRPC library.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
-
-use tokio::task::JoinSet;
-
+use crate::support::traffic::{Calls, Traffic};
 use crate::support::{
     Builder, Code, TestServer, forget_resident_peak, limit_of, resident_peak_kib,
 };
@@ -75,47 +70,19 @@ impl UnderAttack {
     }
 }
 
-/// What a connection of the client beside an attack waits between two calls. Without it, the client
-/// takes most of a processor, and each attack as much longer.
-const CALL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// A client that calls on four connections, while others attack.
-struct WellBehaved {
-    calls: JoinSet<u64>,
-    stop: Arc<AtomicBool>,
-}
+/// A client that calls, while others attack.
+struct WellBehaved(Traffic<1>);
 
 impl WellBehaved {
-    /// Starts calling. A call that fails panics, and so does [`Self::finish`] then.
     fn start(server: &TestServer) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut calls = JoinSet::new();
-        for _ in 0..4 {
-            let addr = server.grpc;
-            let stop = stop.clone();
-            calls.spawn(async move {
-                let mut client = crate::support::Client::connect(addr).await;
-                let mut answered = 0;
-                while !stop.load(Relaxed) || answered == 0 {
-                    assert_eq!(
-                        client.ask("d", &[("k", "")]).await,
-                        Code::Ok,
-                        "after {answered} calls"
-                    );
-                    answered += 1;
-                    tokio::time::sleep(CALL_INTERVAL).await;
-                }
-                answered
-            });
-        }
-        Self { calls, stop }
+        Self(Traffic::start(server, [Calls { key: "k", values: 1, deadline: None }]))
     }
 
     /// Ends, and checks that no call was lost and that a new connection is served.
     async fn finish(self, server: &TestServer) {
-        self.stop.store(true, Relaxed);
-        let answered: u64 = self.calls.join_all().await.into_iter().sum();
-        assert!(answered > 0, "it has called");
+        self.0.wait_for_answers(1);
+        let [answers] = self.0.finish();
+        assert_eq!((answers.errors.len(), answers.over_limit()), (0, 0), "{:?}", answers.errors);
         assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::Ok);
     }
 }

@@ -72,7 +72,7 @@ impl From<u16> for Reply {
 }
 
 /// The words of the next command.
-pub(super) async fn read_command(
+pub(crate) async fn read_command(
     from: &mut (impl AsyncBufRead + Unpin),
 ) -> io::Result<Vec<Vec<u8>>> {
     let words = read_number(from, b'*').await?;

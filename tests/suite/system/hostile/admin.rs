@@ -12,7 +12,7 @@ use futures_util::{StreamExt as _, stream};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{Domain, Socket, Type};
 use tokio::time::Instant;
-use tollgate::rules::stats::{METRIC_SERIES_MAX, SERIES_NAMES_BYTES_MAX};
+use tollgate::rules::stats::METRIC_SERIES_MAX;
 
 use crate::support::http::{self, Connection};
 use crate::support::redis::RedisProcess;
@@ -93,25 +93,25 @@ impl Attack {
         addresses: u8,
     ) -> Vec<TcpStream> {
         let bytes = self.bytes();
-        let connect = |index: usize| {
-            let source = Ipv4Addr::new(
-                127,
-                0,
-                1,
-                u8::try_from(index % usize::from(addresses)).expect("there are few") + 1,
-            );
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            // So that little of what is sent fits on the way.
-            socket.set_recv_buffer_size(4 << 10)?;
-            socket.bind(&SocketAddr::from((source, 0)).into())?;
-            socket.connect(&addr.into())?;
-            let mut stream = TcpStream::from(socket);
+        let connect = |source: u8| {
+            let mut stream = connect_from(source, addr);
             // The server may have closed it already.
             let _ = stream.write_all(&bytes);
-            Ok::<_, std::io::Error>(stream)
+            stream
         };
-        (0..connections).map(|index| connect(index).expect("the port is open")).collect()
+        (1..=addresses).cycle().take(connections).map(connect).collect()
     }
+}
+
+/// A connection from an address of 127.0.0.0/8.
+fn connect_from(last: u8, addr: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket can be made");
+    // So that little of what is sent fits on the way.
+    socket.set_recv_buffer_size(4 << 10).expect("the option is valid");
+    let source = SocketAddr::from((Ipv4Addr::new(127, 0, 1, last), 0));
+    socket.bind(&source.into()).expect("every address is local");
+    socket.connect(&addr.into()).expect("the port is open");
+    TcpStream::from(socket)
 }
 
 /// Asks once, as a kubelet does; `None` without an answer in time.
@@ -230,15 +230,6 @@ async fn clients_that_do_not_read_block_no_probe_and_use_little_memory() {
 }
 
 #[tokio::test]
-async fn connection_of_a_client_that_does_not_read_is_closed() {
-    let server = server().start();
-    name_unknown_domains(&server).await;
-    let mut unread = Connection::open(server.admin);
-    unread.write(&Attack::Pipelined("/metrics", 100).bytes()).expect("the connection is open");
-    server.metric_becomes("tollgate_http_write_timeouts_total", 1.0).await;
-}
-
-#[tokio::test]
 async fn redis_recovers_while_large_pages_are_polled() {
     let mut redis = RedisProcess::start();
     let server = server().with_env("REDIS_URL", &redis.address()).with_the_default_store_timeout();
@@ -255,24 +246,6 @@ async fn redis_recovers_while_large_pages_are_polled() {
     // With the store's tasks on the admin listener's thread it does after 13 s or never.
     eventually("Redis counts again", async || client.ask("d", &[("k", "")]).await == Code::Ok)
         .await;
-}
-
-#[tokio::test]
-async fn client_supplied_names_are_bounded_to_a_mebibyte() {
-    let server = server().start();
-    name_unknown_domains(&server).await;
-    let page = server.admin("/metrics");
-    let lines: Vec<_> = page.lines().filter(|line| line.contains("domain_not_found")).collect();
-    let apart = SERIES_NAMES_BYTES_MAX / 1_000;
-    // HELP, TYPE and __other__.
-    assert_eq!(lines.len(), apart + 3, "{:?}", &lines[..4]);
-    #[expect(clippy::cast_precision_loss, reason = "few")]
-    let other = (METRIC_SERIES_MAX - apart) as f64;
-    assert_eq!(
-        server.metric(r#"ratelimit_service_rate_limit_domain_not_found{domain="__other__"}"#),
-        Some(other)
-    );
-    assert_eq!(server.metric("tollgate_metric_series_overflow_total"), Some(other));
 }
 
 /// Leaves a process no file descriptor.

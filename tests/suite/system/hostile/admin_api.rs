@@ -1,14 +1,9 @@
-//! Clients of `/api/v1` and the console that hold connections, do not read, guess the token, or send
-//! ten megabytes, while another client is served.
+//! Clients of `/api/v1` and the console that hold connections, do not read, or send ten megabytes,
+//! while another client is served.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use socket2::{Domain, Socket, Type};
-
-use crate::support::http::{self, Connection, Reply};
+use crate::support::http::{self, Connection};
 use crate::support::{Builder, Code, TestServer, limit_of, look_until, request, resident_peak_kib};
 use crate::system::hostile::admin::{Attack, assert_probes};
 use crate::system::hostile::{RESIDENT_MAX_KIB, UnderAttack, WellBehaved};
@@ -25,22 +20,6 @@ fn server() -> Builder {
         ("ADMIN_TOKEN", "open-sesame"),
         ("ADMIN_REDACT", "none"),
     ])
-}
-
-/// A connection from an address of 127.0.0.0/8.
-fn connect_from(last: u8, addr: SocketAddr) -> Connection {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket can be made");
-    let source = SocketAddr::from((Ipv4Addr::new(127, 0, 2, last), 0));
-    socket.bind(&source.into()).expect("every address is local");
-    socket.connect(&addr.into()).expect("the port is open");
-    Connection(std::io::BufReader::new(TcpStream::from(socket)))
-}
-
-fn reset(connection: &mut Connection, token: &str) -> Option<Reply> {
-    let token = [http::bearer(token)];
-    let body = r#"{"domain": "d", "descriptor": [["k", ""]]}"#;
-    let reply = connection.send_with(&token, "POST", "/api/v1/counters/reset", body);
-    reply.ok()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,44 +89,6 @@ async fn slow_readers_of_large_answers_use_little_memory_and_are_closed() {
     look_until("others get an answer", || http::get(server.admin, top).status == 200);
     let peak = resident_peak_kib(server.pid());
     assert!(peak < RESIDENT_MAX_KIB, "{peak} KiB");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guesses_of_the_token_are_throttled_and_others_are_not() {
-    let server = server().start();
-    let client = WellBehaved::start(&server);
-    let stop = Arc::new(AtomicBool::new(false));
-    let guessing: Vec<_> = (1..=4)
-        .map(|last| {
-            let addr = server.admin;
-            let stop = stop.clone();
-            thread::spawn(move || {
-                let mut connection = connect_from(last, addr);
-                let mut statuses = Vec::new();
-                while !stop.load(Relaxed) || statuses.len() < 200 {
-                    let reply = reset(&mut connection, "guess").expect("there is a reply");
-                    statuses.push((reply.status, reply.has_header("retry-after: 6")));
-                }
-                let right = reset(&mut connection, "open-sesame").map(|reply| reply.status);
-                assert_eq!(right, Some(200), "after {} guesses", statuses.len());
-                statuses
-            })
-        })
-        .collect();
-    let throttled = r#"tollgate_admin_actions_total{action="reset",outcome="throttled"}"#;
-    look_until("guesses are throttled", || server.metric(throttled) > Some(100.0));
-    for _ in 0..20 {
-        let reply = reset(&mut connect_from(100, server.admin), "open-sesame");
-        assert_eq!(reply.map(|reply| reply.status), Some(200));
-    }
-    stop.store(true, Relaxed);
-    for guesses in guessing {
-        let statuses = guesses.join().expect("it ends");
-        assert_eq!(statuses[..10], [(401, false); 10]);
-        assert!(statuses[10..].iter().all(|status| *status == (429, true)), "{statuses:?}");
-    }
-    client.finish(&server).await;
-    assert_probes(&server, "after guesses");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

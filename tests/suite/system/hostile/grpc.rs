@@ -203,17 +203,7 @@ async fn unfinished_messages_are_bounded_and_time_out() {
     let server = server("2").start();
     let client = WellBehaved::start(&server);
     let unfinished = [&[0, 0, 0x40, 0, 0][..], &vec![0x0a; (4 << 20) - 1]].concat();
-    let mut open = Vec::new();
-    for _ in 0..8 {
-        let mut connection = raw_grpc::Connection::open(server.grpc).await;
-        let mut calls = Vec::new();
-        for _ in 0..8 {
-            let mut call = connection.begin().await;
-            call.send(&unfinished);
-            calls.push(call);
-        }
-        open.push((connection, calls));
-    }
+    let _open = unfinished_calls(&server, 8, &[], &unfinished).await;
     let rejected =
         |cause| server.metric(&format!("tollgate_calls_rejected_total{{cause=\"{cause}\"}}"));
     eventually("some are too much", async || rejected("message_bytes") > Some(0.0)).await;
@@ -222,26 +212,23 @@ async fn unfinished_messages_are_bounded_and_time_out() {
     assert_bounded(&server, client).await;
 }
 
-/// Calls that were begun, each with these bytes of its body, on some connections.
+/// Calls on eight connections that were begun with these headers, each with these bytes of its body.
 async fn unfinished_calls(
     server: &TestServer,
-    is_compressed: bool,
+    calls: usize,
+    headers: &[(&str, String)],
     bytes: &[u8],
 ) -> Vec<(raw_grpc::Connection, Vec<raw_grpc::Call>)> {
     let mut open = Vec::new();
     for _ in 0..8 {
         let mut connection = raw_grpc::Connection::open(server.grpc).await;
-        let mut calls = Vec::new();
-        for _ in 0..100 {
-            let mut call = if is_compressed {
-                connection.begin_compressed().await
-            } else {
-                connection.begin().await
-            };
+        let mut begun = Vec::new();
+        for _ in 0..calls {
+            let mut call = connection.begin_with(headers).await;
             call.send(bytes);
-            calls.push(call);
+            begun.push(call);
         }
-        open.push((connection, calls));
+        open.push((connection, begun));
     }
     open
 }
@@ -257,7 +244,8 @@ async fn compressed_messages_are_charged_before_they_are_decompressed() {
     assert!(compressed.len() < 5_000, "{} bytes", compressed.len());
     // The flag of a compressed message.
     compressed[0] = 1;
-    let open = unfinished_calls(&server, true, &compressed).await;
+    let gzip = [("grpc-encoding", "gzip".to_owned())];
+    let open = unfinished_calls(&server, 100, &gzip, &compressed).await;
     let rejected = "tollgate_calls_rejected_total{cause=\"message_bytes\"}";
     eventually("most are too much", async || server.metric(rejected) > Some(700.0)).await;
     drop(open);
@@ -269,7 +257,7 @@ async fn compressed_messages_are_charged_before_they_are_decompressed() {
 async fn announced_messages_take_no_memory() {
     let server = server("2").start();
     let client = WellBehaved::start(&server);
-    let open = unfinished_calls(&server, false, &[0, 0, 0x40, 0, 0]).await;
+    let open = unfinished_calls(&server, 100, &[], &[0, 0, 0x40, 0, 0]).await;
     eventually("they have arrived", async || server.metric("tollgate_streams") >= Some(800.0))
         .await;
     drop(open);

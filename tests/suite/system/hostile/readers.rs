@@ -61,12 +61,6 @@ async fn readers_of_four_thousand_rules_use_little_memory() {
     attack(UnderAttack::start(server(&rules(4_000))), &PAGES).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_of_eleven_thousand_rules_use_little_memory() {
-    let attacked = UnderAttack::beside(server(&rules(11_000)).start());
-    attack(attacked, &[PAGES[0], PAGES[2]]).await;
-}
-
 /// The pages that grow with every rule.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_33_thousand_rules_use_little_memory() {

@@ -1,11 +1,14 @@
 //! A Redis that sends too much, and a client of it that publishes too much.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
+use std::io;
+
+use tokio::io::{AsyncWriteExt as _, BufStream};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
 use crate::support::eventually;
 use crate::support::redis::RedisProcess;
+use crate::support::scripted_redis::resp::read_command;
 use crate::system::hostile::{UnderAttack, server};
 
 const OVERSIZED: &str = "tollgate_store_replies_oversized_total";
@@ -24,69 +27,53 @@ const REPLIES: [(&str, &str, bool); 7] = [
     ("*2147483648\r\n", "*1\r\n_\r\n", true),
 ];
 
-/// Accepts connections until the test process ends.
-fn hostile_redis(reply: (&'static str, &'static str)) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+/// Accepts connections until the tasks are dropped.
+async fn hostile_redis(reply: (&'static str, &'static str)) -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
+    let mut accepting = JoinSet::new();
+    accepting.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
             // It ends when the client closes the connection.
-            thread::spawn(move || serve(stream, reply));
+            connections.spawn(serve(BufStream::new(stream), reply));
         }
     });
-    format!("redis://{address}")
+    (format!("redis://{address}"), accepting)
 }
 
 /// Behaves until a command counts.
-fn serve(mut stream: TcpStream, (start, again): (&str, &str)) -> Option<()> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
+async fn serve(mut stream: BufStream<TcpStream>, (start, again): (&str, &str)) -> io::Result<()> {
     loop {
-        let words = command(&mut reader)?;
-        let reply = match words[0].to_uppercase().as_str() {
-            "PING" => "+PONG\r\n".to_owned(),
-            "CLIENT" | "SELECT" | "HELLO" => "+OK\r\n".to_owned(),
-            "TIME" => "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n".to_owned(),
-            "PUBLISH" => ":1\r\n".to_owned(),
-            "SUBSCRIBE" => {
-                let channel = &words[1];
+        let words = read_command(&mut stream).await?;
+        let reply = match words[0].to_ascii_uppercase().as_slice() {
+            b"PING" => "+PONG\r\n".to_owned(),
+            b"CLIENT" | b"SELECT" | b"HELLO" => "+OK\r\n".to_owned(),
+            b"TIME" => "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n".to_owned(),
+            b"PUBLISH" => ":1\r\n".to_owned(),
+            b"SUBSCRIBE" => {
+                let channel = String::from_utf8_lossy(&words[1]);
                 let bytes = channel.len();
                 format!("*3\r\n$9\r\nsubscribe\r\n${bytes}\r\n{channel}\r\n:1\r\n")
             }
             _ => {
-                stream.write_all(start.as_bytes()).ok()?;
+                stream.write_all(start.as_bytes()).await?;
                 let block = again.repeat(MIB / again.len());
                 for _ in 0..400 {
-                    stream.write_all(block.as_bytes()).ok()?;
+                    stream.write_all(block.as_bytes()).await?;
                 }
-                return Some(());
+                return stream.flush().await;
             }
         };
-        stream.write_all(reply.as_bytes()).ok()?;
+        stream.write_all(reply.as_bytes()).await?;
+        stream.flush().await?;
     }
 }
 
-/// The words of the next command.
-fn command(reader: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
-    let words = number(reader)?;
-    let word = |_| {
-        let mut word = vec![0; number(reader)? + 2];
-        reader.read_exact(&mut word).ok()?;
-        word.truncate(word.len() - 2);
-        Some(String::from_utf8_lossy(&word).into_owned())
-    };
-    (0..words).map(word).collect()
-}
-
-fn number(reader: &mut BufReader<TcpStream>) -> Option<usize> {
-    let mut line = String::new();
-    reader.read_line(&mut line).ok()?;
-    line.get(1..)?.trim_end().parse().ok()
-}
-
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replies_without_an_end_close_the_connection() {
     for (start, again, is_oversized) in REPLIES {
-        let redis = hostile_redis((start, again));
+        let (redis, _tasks) = hostile_redis((start, again)).await;
         let builder = server("2").with_env("REDIS_URL", &redis).with_env("STORE_TIMEOUT", "2s");
         let attack = UnderAttack::start(builder);
         eventually("connections are closed", async || attack.server.metric(CLOSED) >= Some(8.0))
