@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{PipeReader, PipeWriter, Write as _};
+use std::io::{PipeReader, PipeWriter, Seek as _, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
@@ -302,9 +302,7 @@ impl TestServer {
 
     /// Writes a rules file as most editors do: a new one beside it, which then takes its place.
     pub(crate) fn write(&self, name: &str, text: &str) {
-        let (path, new) = (self.path(name), self.home.path().join("new"));
-        fs::write(&new, text).expect("a file can be written");
-        fs::rename(new, path).expect("both are on one disk");
+        write(&self.path(name), text);
     }
 
     /// Sends a signal, such as `TERM`.
@@ -552,9 +550,7 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Ran {
 pub(crate) fn tollgate_with_env(arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
     let mut command = command(arguments);
     command.envs(variables.iter().copied());
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let stderr = create(&home, STDERR);
-    finish(command, &home, stderr)
+    run(command)
 }
 
 /// What `tollgate` prints on a terminal.
@@ -576,11 +572,15 @@ pub(crate) fn sample(path: &str) -> String {
 
 /// Runs `tollgate` with a text on stdin until it ends.
 pub(crate) fn tollgate_with_stdin(arguments: &[&str], text: &str) -> Ran {
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let path = home.path().join("stdin");
-    write(&path, text);
+    let mut stdin = tempfile::tempfile().expect("a temporary file can be made");
+    stdin.write_all(text.as_bytes()).and_then(|()| stdin.rewind()).expect("it is ours");
     let mut command = command(arguments);
-    command.stdin(File::open(path).expect("it was written"));
+    command.stdin(stdin);
+    run(command)
+}
+
+fn run(command: Command) -> Ran {
+    let home = TempDir::new().expect("a temporary directory can be made");
     let stderr = create(&home, STDERR);
     finish(command, &home, stderr)
 }
