@@ -13,7 +13,6 @@ const LEASE_SECONDS: u64 = 3_600;
 #[test]
 fn five_of_fifty_clients_are_admitted() {
     for env in with_every_store() {
-        let env = env.start();
         let (inside, over_limit) = crowd(&env, 50);
         assert_eq!((inside.len(), over_limit.len()), (SLOTS, 45));
         for reply in over_limit {
@@ -41,7 +40,6 @@ fn five_of_fifty_clients_are_admitted() {
 #[test]
 fn release_of_an_over_limit_request_frees_no_other_slot() {
     for env in with_every_store() {
-        let env = env.start();
         let inside: Vec<Pending> =
             (0..SLOTS).map(|_| enter(&env).expect("there is a place")).collect();
         for over_limit in 1..=10 {
@@ -55,7 +53,6 @@ fn release_of_an_over_limit_request_frees_no_other_slot() {
 #[test]
 fn client_cannot_choose_its_holder_name() {
     for env in with_every_store() {
-        let env = env.start();
         let named = || env.begin(Request::get("/reports").with(&[("x-request-id", "mine")]));
         let requests: Vec<Pending> = (0..=SLOTS).map(|_| named()).collect();
         look_until("one of them is over limit", || {
@@ -69,7 +66,6 @@ fn client_cannot_choose_its_holder_name() {
 #[test]
 fn disconnecting_client_releases_its_slot() {
     for env in with_every_store() {
-        let env = env.start();
         for _ in 0..4 {
             let inside: Vec<Pending> =
                 (0..SLOTS).map(|_| look_for("there is a place", || enter(&env).ok())).collect();
@@ -82,7 +78,7 @@ fn disconnecting_client_releases_its_slot() {
 
 #[test]
 fn disconnect_before_the_verdict_holds_the_slot_until_its_lease_expires() {
-    let env = behind_a_gate(Env::with("concurrency.yaml").on(Store::Redis)).start();
+    let env = behind_a_gate(Env::with("concurrency.yaml").on(Store::Redis));
     // From now on there is a connection to Redis.
     assert_eq!(free_slots(&env), SLOTS);
     has_been_asked(&env, 12);
@@ -98,17 +94,17 @@ fn disconnect_before_the_verdict_holds_the_slot_until_its_lease_expires() {
     assert_eq!(free_slots(&env), SLOTS - 1, "the slot is not released");
 }
 
-/// A backend that holds admitted requests until the test releases them.
-fn behind_a_gate(env: Builder) -> Builder {
+/// With a backend that holds admitted requests until the test releases them.
+fn behind_a_gate(env: Builder) -> Env {
     let rules = include_str!("../../../deploy/envoy/rules/concurrency.yaml");
     assert!(rules.contains("lease: 30s"), "there is no such lease in {rules}");
     let rules = rules.replace("lease: 30s", &format!("lease: {LEASE_SECONDS}s"));
-    env.with_rules("concurrency.yaml", &rules).with_upstream_that(|upstream| {
-        upstream.answers("/reports", Answer::of(&[], "ok\n").later());
-    })
+    let env = env.with_rules("concurrency.yaml", &rules).with_upstream().start();
+    env.upstream().answers("/reports", Answer::of(&[], "ok\n").later());
+    env
 }
 
-fn with_every_store() -> impl Iterator<Item = Builder> {
+fn with_every_store() -> impl Iterator<Item = Env> {
     Env::with_every_store("concurrency.yaml").map(behind_a_gate)
 }
 

@@ -279,14 +279,8 @@ impl Builder {
     }
 
     /// Replaces the sample's backend by one that the test controls.
-    pub(crate) fn with_upstream(self) -> Self {
-        self.with_upstream_that(|_| ())
-    }
-
-    /// Like [`Self::with_upstream`], prepared by the test.
-    pub(crate) fn with_upstream_that(mut self, prepare: impl FnOnce(&Upstream)) -> Self {
+    pub(crate) fn with_upstream(mut self) -> Self {
         let upstream = Upstream::start();
-        prepare(&upstream);
         self.config = envoy::with_backend(&self.config, self.ports.backend(), upstream.addr());
         self.upstream = Some(upstream);
         self

@@ -117,6 +117,12 @@ async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watch
     assert_eq!(format!("{secrets:?}").matches(text(&cert)).count(), 1, "{secrets:?}");
 }
 
+/// Waits until what is missing has an effect.
+fn logs_a_fault(server: &TestServer) {
+    let faults = ["Redis unreachable", "Redis replies with errors"];
+    look_until("a fault is logged", || faults.iter().any(|fault| server.log().contains(fault)));
+}
+
 /// Settings of a Redis, each of which is needed to reach it.
 #[test]
 fn redis_is_reached_only_with_what_it_asks_for() {
@@ -163,10 +169,7 @@ fn redis_is_reached_only_with_what_it_asks_for() {
     ];
     for without in groups {
         let server = start(without);
-        look_until("the missing setting is logged", || {
-            let faults = ["Redis unreachable", "Redis replies with errors"];
-            faults.iter().any(|fault| server.log().contains(fault))
-        });
+        logs_a_fault(&server);
         assert!(!is_reached(&server), "without {without:?}");
     }
 }
@@ -238,10 +241,7 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     // What is said of the first Redis is not said to the second.
     for settings in [&[tls][..], &[auth], &[("REDIS_AUTH", "s3cret"), tls]] {
         let server = start(settings);
-        look_until("the missing setting is logged", || {
-            let faults = ["Redis unreachable", "Redis replies with errors"];
-            faults.iter().any(|fault| server.log().contains(fault))
-        });
+        logs_a_fault(&server);
         assert_eq!(server.json(S).status, 429, "{settings:?}");
     }
     let server = start(&[tls]);

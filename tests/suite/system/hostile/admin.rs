@@ -25,25 +25,11 @@ use crate::system::hostile::RESIDENT_MAX_KIB;
 const CLIENTS: usize = 1_100;
 /// Each would wait for the one before.
 const CALLS_IN_FLIGHT: usize = 64;
-/// Liveness and readiness: whether a client that asks once gets an answer.
-const PROBES: [(Listener, &str); 5] = [
-    (Listener::Admin, "/"),
-    (Listener::Admin, "/live"),
-    (Listener::Admin, "/ready"),
-    (Listener::Http, "/healthcheck"),
-    (Listener::Http, "/ready"),
-];
 /// A kubelet waits for a second by default. A busy machine takes longer; a listener that is blocked
 /// never answers.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A listener that cannot accept a connection tries again after this.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Listener {
-    Admin,
-    Http,
-}
 
 /// What an attacker sends on each connection, and never anything more. Nothing is read.
 #[derive(Debug, Clone, Copy)]
@@ -54,15 +40,6 @@ pub(super) enum Attack {
     Pipelined(&'static str, usize),
     /// The head of a POST without its body.
     WithoutBody(&'static str),
-}
-
-impl Listener {
-    fn of(self, server: &TestServer) -> SocketAddr {
-        match self {
-            Self::Admin => server.admin,
-            Self::Http => server.http,
-        }
-    }
 }
 
 impl Attack {
@@ -132,9 +109,14 @@ pub(super) fn assert_live(server: &TestServer, when: &str) {
     assert_eq!(probe(server.admin, "/live"), Some(200), "{when}");
 }
 
+/// Liveness and readiness: whether a client that asks once gets an answer.
 pub(super) fn assert_probes(server: &TestServer, when: &str) {
-    for (listener, path) in PROBES {
-        assert_eq!(probe(listener.of(server), path), Some(200), "{listener:?} {path}, {when}");
+    for (addr, paths) in
+        [(server.admin, &["/", "/live", "/ready"][..]), (server.http, &["/healthcheck", "/ready"])]
+    {
+        for path in paths {
+            assert_eq!(probe(addr, path), Some(200), "{path}, {when}");
+        }
     }
     let resident = resident_peak_kib(server.pid());
     assert!(resident < RESIDENT_MAX_KIB, "{resident} KiB, {when}");
@@ -191,7 +173,7 @@ impl Drop for Pollers {
 #[test]
 fn idle_clients_do_not_block_probes() {
     let server = server().start();
-    for listener in [Listener::Admin, Listener::Http] {
+    for (listener, addr) in [("admin", server.admin), ("HTTP", server.http)] {
         for (attack, addresses) in [
             (Attack::Nothing, 1),
             (Attack::Nothing, 250),
@@ -199,11 +181,9 @@ fn idle_clients_do_not_block_probes() {
             (Attack::PartOfAHead, 250),
             (Attack::WithoutBody("/json"), 250),
         ] {
-            let _attackers = attack.start(listener.of(&server), addresses);
-            assert_probes(
-                &server,
-                &format!("{attack:?} at {listener:?} from {addresses} addresses"),
-            );
+            let _attackers = attack.start(addr, addresses);
+            let when = format!("{attack:?} at {listener} from {addresses} addresses");
+            assert_probes(&server, &when);
         }
     }
     assert!(

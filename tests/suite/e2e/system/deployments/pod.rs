@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
@@ -207,7 +206,9 @@ fn lay_out(machine: &Machine, mounts: &[(&str, &Volume)]) -> PathBuf {
         fs::create_dir_all(inside(&root, target)).expect("it is the test's own");
         mount.arg(volume.path()).arg(target);
     }
-    open_to_everybody(&root);
+    // As in an image, whatever this user's umask is.
+    let mut open = Command::new("chmod");
+    run(open.args(["-R", "a+rX"]).arg(&root), "it comes with coreutils");
     run(&mut mount, "it is a shell");
     root
 }
@@ -215,23 +216,4 @@ fn lay_out(machine: &Machine, mounts: &[(&str, &Volume)]) -> PathBuf {
 /// Where a path of the container's is on the host.
 fn inside(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
-}
-
-/// Directories as they are in an image, whatever this user's umask is.
-fn open_to_everybody(directory: &Path) {
-    for entry in fs::read_dir(directory).expect("it is the test's own") {
-        let path = entry.expect("it can be listed").path();
-        if path.is_symlink() {
-            continue;
-        }
-        let mode = fs::metadata(&path).expect("it is there").permissions().mode();
-        fs::set_permissions(
-            &path,
-            fs::Permissions::from_mode(mode | if path.is_dir() { 0o755 } else { 0o444 }),
-        )
-        .expect("it is ours");
-        if path.is_dir() {
-            open_to_everybody(&path);
-        }
-    }
 }
