@@ -119,6 +119,10 @@ fn settings_select_the_store_and_its_addresses() {
 const INVALID: &str = r"
 REDIS_TYPE=ring => REDIS_TYPE: Unrecognized redis type ring; expected SINGLE, SENTINEL or CLUSTER
 REDIS_URL=redis:port => REDIS_URL has a port that is not from 1 to 65535
+REDIS_URL=redis://:s3cret@redis:port => REDIS_URL has a port that is not from 1 to 65535
+REDIS_URL=redis://:1/s3cret@redis => REDIS_URL
+REDIS_URL=redis://:s3cret@one:1,redis://:s3cret@two:1 => REDIS_URL is a list of addresses
+REDIS_URL=s3cret@redis:6379 => REDIS_URL has a user or password but no scheme
 REDIS_URL=app:s3cret@redis:6379 => REDIS_URL has a user or password but no scheme; expected redis://user:password@host:port, or set REDIS_AUTH
 REDIS_URL=a:1,b:2 => REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER or SENTINEL, or REDIS_URL to one host:port
 REDIS_TYPE=single | REDIS_URL=mymaster,a:1 => REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER or SENTINEL
