@@ -2,7 +2,6 @@
 //! are.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -34,10 +33,6 @@ descriptors:
 pub(crate) fn rules_in(directory: &TempDir, yaml: &str) -> String {
     write(&directory.path().join("rules.yaml"), yaml);
     directory.path().to_str().expect("temporary directories have plain names").to_owned()
-}
-
-pub(crate) fn sample_rules() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("config")
 }
 
 #[test]

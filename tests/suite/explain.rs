@@ -4,9 +4,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::cli::{TREE, rules_in, sample_rules};
+use crate::cli::{TREE, rules_in};
 use crate::support::{
-    TestServer, assert_has, http, tollgate, tollgate_with_env, tollgate_with_stdin,
+    TestServer, assert_has, http, sample, tollgate, tollgate_with_env, tollgate_with_stdin,
 };
 
 /// Entries of a descriptor against [`TREE`], the exit code, and lines that explain must have.
@@ -136,7 +136,7 @@ gateway | api=pay request_id= | rejected with INVALID_ARGUMENT: descriptors[0] h
 
 #[test]
 fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
-    let rules = sample_rules().display().to_string();
+    let rules = sample("config");
     for line in EXPLAINED_SAMPLES.trim().lines() {
         let cells: Vec<&str> = line.split(" | ").collect();
         let [domain, entries, expected] = cells[..] else { panic!("three cells, not {line}") };

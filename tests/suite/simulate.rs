@@ -1,12 +1,12 @@
 //! What `tollgate simulate` prints, and that each picture of the docs is in a page.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{tollgate, write};
+use crate::support::{sample, tollgate, write};
 
 /// Patterns, faster and slower than the limit, on edges of windows and off them.
 const TRAFFICS: &str = "steady,double,bursty,3,7.5,11,23.75,100,999.999";
@@ -263,26 +263,19 @@ fn extreme_arguments_end_with_output() {
 
 #[test]
 fn every_picture_in_the_docs_is_used() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-    let files = |directory: &Path| -> Vec<PathBuf> {
-        let entries = fs::read_dir(directory).expect("the docs can be listed");
-        entries
-            .map(|entry| entry.expect("the docs can be listed").path())
-            .filter(|path| path.is_file())
-            .collect()
+    let files = |folder: &str| -> Vec<PathBuf> {
+        let entries = fs::read_dir(sample(folder)).expect("a folder of the docs");
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        paths.filter(|path| path.is_file()).collect()
     };
-    let soak = docs.join("../benches/README.md");
-    let pages: String = files(&docs)
-        .iter()
-        .chain([&soak])
-        .map(|page| fs::read_to_string(page).expect("a page can be read"))
-        .collect();
-    let pictures = files(&docs.join("images"));
+    let pages = [files("docs"), vec![sample("benches/README.md").into()]].concat();
+    let pages = pages.iter().map(|page| fs::read_to_string(page).expect("a page can be read"));
+    let pages: String = pages.collect();
+    let pictures = files("docs/images");
     assert!(!pictures.is_empty());
     for path in pictures {
         let name = path.file_name().expect("a file has a name").to_string_lossy();
         let links = ["", "../docs/"].map(|from| format!("]({from}images/{name})"));
-        let is_shown = links.iter().any(|link| pages.contains(link));
-        assert!(is_shown, "{} is in no page", path.display());
+        assert!(links.iter().any(|link| pages.contains(link)), "{name} is in no page");
     }
 }

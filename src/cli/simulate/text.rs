@@ -63,13 +63,8 @@ fn figures(scene: &Scene) -> String {
 fn chart(scene: &Scene) -> String {
     let all = scene.runs.iter().flat_map(|run| &run.chart.admitted).chain(&scene.chart.hits);
     let most = all.copied().max().unwrap_or(0);
-    let width = scene
-        .runs
-        .iter()
-        .map(|run| run.label.chars().count())
-        .max()
-        .unwrap_or(0)
-        .max("calls".len());
+    let labels = scene.runs.iter().map(|run| run.label.chars().count());
+    let width = labels.fold("calls".len(), usize::max);
     let row = |label: &str, columns: &[u64]| {
         let bars: String = columns.iter().map(|&hits| block(hits, most)).collect();
         format!("{label:<width$} |{bars}|\n")

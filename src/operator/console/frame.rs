@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::LazyLock;
 
 use axum::response::{IntoResponse as _, Response};
-use http::{HeaderValue, StatusCode, header};
+use http::{StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::base::named_enum::named_enum;
@@ -110,14 +110,9 @@ pub(crate) fn page(
             }
         }
     };
-    let mut response = (status, page.into_string()).into_response();
-    let headers = response.headers_mut();
-    for (name, value) in
-        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CACHE_CONTROL, "no-store")]
-    {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    response
+    let headers =
+        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
+    (status, headers, page.into_string()).into_response()
 }
 
 fn top(head: &Head, current: Tab) -> Markup {

@@ -17,7 +17,7 @@ use crate::limits::Limit;
 use crate::limits::check::{Check, CheckError, Effect, Hits, Reading};
 use crate::operator::admin::api::answer::{Answer, Rejected};
 use crate::operator::admin::api::change::{Action, CounterAction};
-use crate::operator::admin::api::limit_name::{chosen, limit_of, only_above};
+use crate::operator::admin::api::limit_name::{chosen, only_above};
 use crate::operator::admin::api::top::reject_removed;
 use crate::operator::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::operator::admin::query_string::Pairs;
@@ -51,7 +51,8 @@ impl Counters {
     pub(crate) async fn read_by_query(&self, pairs: &Pairs) -> Answer<CounterView> {
         reject_removed(pairs, "scope")?;
         let query = query_of_pairs(pairs)?;
-        let read = self.read(query, limit_of(pairs).as_deref()).await;
+        let limit = pairs.text("limit");
+        let read = self.read(query, Some(&*limit).filter(|name| !name.is_empty())).await;
         Ok(read?.swap_remove(0))
     }
 

@@ -5,14 +5,7 @@ use std::ptr;
 use http::StatusCode;
 
 use crate::operator::admin::api::answer::Rejected;
-use crate::operator::admin::query_string::Pairs;
 use crate::rules::{Link, Step};
-
-/// The name of a limit in a query string.
-pub(super) fn limit_of(pairs: &Pairs) -> Option<String> {
-    let name = pairs.text("limit");
-    (!name.is_empty()).then(|| name.into_owned())
-}
 
 /// The limit of this name of the rule that a descriptor matches. Without a name its own, else its
 /// first one. `None` if the rule has none: levels above have descriptors of their own.
