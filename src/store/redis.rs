@@ -100,17 +100,6 @@ impl Redis {
         }
     }
 
-    /// Whether calls to one of the servers had no reply in time, and nothing failed otherwise
-    /// since.
-    pub(crate) fn fails_late(&self) -> bool {
-        self.pools().any(|pool| pool.has_any(Health::fails_late))
-    }
-
-    /// The error of a server that rejects commands, and its cure.
-    pub(crate) fn rejection(&self) -> Option<String> {
-        self.pools().find_map(|pool| pool.find(Health::rejection))
-    }
-
     /// What a Redis leaves undone that refuses commands which only some limits need. `scripted`
     /// has the rules that need its script.
     pub(crate) fn refusal(&self, scripted: impl Fn() -> Vec<String>) -> Option<StoreProblem> {

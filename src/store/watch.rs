@@ -12,6 +12,7 @@ use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{self, Clock, Span, Time};
 use crate::limits::check::StoreError;
 use crate::store::redis::Redis;
+use crate::store::redis::topology::health::Health;
 use crate::store::watch::diagnosis::{ByCause, Norms, Period, Problem, SLOW};
 use crate::telemetry::metric::{Metrics, Snapshot, Times};
 
@@ -119,8 +120,8 @@ impl StoreWatch {
                 kept.report(&Norms {
                     store_timeout: redis.store_timeout,
                     latency,
-                    fails_late: redis.fails_late(),
-                    rejection: redis.rejection(),
+                    fails_late: redis.pools().any(|pool| pool.has_any(Health::fails_late)),
+                    rejection: redis.pools().find_map(|pool| pool.find(Health::rejection)),
                 })
             };
             let (problem, described) = report.unzip();
