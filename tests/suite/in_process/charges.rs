@@ -214,7 +214,7 @@ impl Model {
 
 /// With keys by which a limit in the request has the counter of one of the rule.
 fn rules(metrics: &Metrics) -> Rules {
-    Rules::load_as(KeyFormat::Safe, &[RULES.to_owned()], metrics)
+    Rules::load(KeyFormat::Safe, &[RULES.to_owned()], metrics)
 }
 
 /// A replica on a Redis of its own.
@@ -232,13 +232,12 @@ impl Replica {
     ) -> Self {
         let network = network();
         let metrics = Metrics::new();
-        let clock = network.clock.clone();
         let rules = rules(&metrics);
         let redis = match database {
             Some(database) => real_redis(&network, database, &metrics, over_limit_cache_bytes),
             None => redis(&network, single(), &metrics, over_limit_cache_bytes),
         };
-        let mut service = Service::with_redis(&network, redis, clock, &rules, metrics);
+        let mut service = Service::with_redis(&network, redis, &rules, metrics);
         service.start().await;
         tokio::time::sleep(SETTLED_AFTER).await;
         Self { name, service }

@@ -7,7 +7,8 @@ use tollgate::base::time::{Clock, Time};
 use tollgate::store::redis::topology::deployment::Deployment;
 
 use crate::support::in_process::{
-    ADDRESS, RECOVERY_MAX, START, Service, Verdict, ask, cluster, network, pass, sentinel, single,
+    ADDRESS, NODES, RANGES, RECOVERY_MAX, START, Service, Verdict, ask, cluster, network, pass,
+    sentinel, single,
 };
 use crate::support::scripted_redis::{Network, Reply, ScriptedRedis};
 
@@ -104,15 +105,10 @@ async fn first_burst_after_a_failover_is_decided_by_the_clock_of_the_new_master(
 
 #[tokio::test(start_paused = true)]
 async fn first_bursts_on_a_cluster_are_decided_by_the_clocks_of_its_nodes() {
-    const NODES: [&str; 3] = ["10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"];
     let network = network();
     let servers = NODES.map(|address| (address, network.server(address)));
     for ((_, server), ahead) in servers.iter().zip([AHEAD, -AHEAD, 0]) {
-        server.serve_slots(&[
-            (0, 5_460, NODES[0]),
-            (5_461, 10_922, NODES[1]),
-            (10_923, 16_383, NODES[2]),
-        ]);
+        server.serve_slots(&RANGES);
         server.set_clock_ahead(ahead);
     }
     for value in ["a", "b", "c", "d", "e", "f", "g", "h"] {

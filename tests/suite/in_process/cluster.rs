@@ -9,15 +9,11 @@ use tollgate::store::redis::topology::cluster::slot;
 
 use crate::support::fault_log::{DISCOVERY_FAILED, UNREACHABLE};
 use crate::support::in_process::{
-    Called, GRPC_TIMEOUT, Log, RECOVERY_MAX, START, Service, Verdict, WITHIN, called, cluster,
-    millis, network, pass, settle,
+    Called, GRPC_TIMEOUT, Log, NODES, RANGES, RECOVERY_MAX, START, Service, Verdict, WITHIN,
+    called, cluster, millis, network, pass, settle,
 };
 use crate::support::scripted_redis::{Fault, Network, Redirect, Reply, ScriptedRedis};
 
-const NODES: [&str; 3] = ["10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"];
-/// The slots of those nodes.
-const RANGES: [(u16, u16, &str); 3] =
-    [(0, 5_460, NODES[0]), (5_461, 10_922, NODES[1]), (10_923, 16_383, NODES[2])];
 const SLOTS: &str = "CLUSTER SLOTS";
 /// How often nodes are asked for their slots while all is well.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(10);

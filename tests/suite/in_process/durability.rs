@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tollgate::store::watch::StoreWatch;
 
 use crate::support::in_process::{
-    ADDRESS, Log, START, Service, cluster, millis, network, pass, settle, single,
+    ADDRESS, Log, NODES, RANGES, START, Service, cluster, millis, network, pass, settle, single,
 };
 use crate::support::scripted_redis::{Fault, Reply};
 
@@ -171,20 +171,14 @@ async fn what_was_read_before_an_outage_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn masters_of_a_cluster_are_read_and_named_together() {
-    const SEED: &str = "10.0.0.1:6379";
     let log = Log::capture();
     let network = network();
-    let masters: Vec<String> = (1..=3).map(|host| format!("10.0.0.{host}:6379")).collect();
-    for (master, fields) in masters.iter().zip([FINE, NO_AOF, NO_AOF]) {
+    for (master, fields) in NODES.into_iter().zip([FINE, NO_AOF, NO_AOF]) {
         let server = network.server(master);
-        server.serve_slots(&[
-            (0, 5_000, &masters[0]),
-            (5_001, 10_000, &masters[1]),
-            (10_001, 16_383, &masters[2]),
-        ]);
+        server.serve_slots(&RANGES);
         server.reply(INFO, info(fields));
     }
-    let mut service = Service::new(&network, cluster(&[SEED]));
+    let mut service = Service::new(&network, cluster(&NODES[..1]));
     service.start().await;
     pass(millis(1_000)).await;
     service.redis.check_durability().await;

@@ -40,6 +40,11 @@ use super::remote::options;
 use super::scripted_redis::{Network, ScriptedRedis};
 use super::{PATIENCE, counted, request};
 
+/// Nodes of a cluster.
+pub(crate) const NODES: [&str; 3] = ["10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"];
+/// The slots of those nodes.
+pub(crate) const RANGES: [(u16, u16, &str); 3] =
+    [(0, 5_460, NODES[0]), (5_461, 10_922, NODES[1]), (10_923, 16_383, NODES[2])];
 /// When every test starts: on no edge of any unit.
 pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
 /// The default of STORE_TIMEOUT.
@@ -212,12 +217,7 @@ pub(crate) fn limiter(
 
 impl Rules {
     /// One file for each text.
-    pub(crate) fn load(texts: &[String], metrics: &Metrics) -> Self {
-        Self::load_as(KeyFormat::Reference, texts, metrics)
-    }
-
-    /// The same with this format of keys.
-    pub(crate) fn load_as(key_format: KeyFormat, texts: &[String], metrics: &Metrics) -> Self {
+    pub(crate) fn load(key_format: KeyFormat, texts: &[String], metrics: &Metrics) -> Self {
         let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
         let source = |(number, text): (usize, &String)| Source {
             name: format!("rules{number}").into(),
@@ -241,30 +241,19 @@ impl Service {
 
     pub(crate) fn with_rules(network: &Network, deployment: Deployment, rules: &str) -> Self {
         let metrics = Metrics::new();
-        let rules = Rules::load(&[rules.to_owned()], &metrics);
-        Self::with_loaded(network, deployment, network.clock.clone(), &rules, metrics)
-    }
-
-    /// The same with rules that other services may have, too.
-    pub(crate) fn with_loaded(
-        network: &Network,
-        deployment: Deployment,
-        clock: Clock,
-        rules: &Rules,
-        metrics: Metrics,
-    ) -> Self {
+        let rules = Rules::load(KeyFormat::Reference, &[rules.to_owned()], &metrics);
         let redis = redis(network, deployment, &metrics, 0);
-        Self::with_redis(network, redis, clock, rules, metrics)
+        Self::with_redis(network, redis, &rules, metrics)
     }
 
-    /// The same on a Redis with options of its own.
+    /// The same on a Redis with options of its own, and rules that other services may have, too.
     pub(crate) fn with_redis(
         network: &Network,
         redis: Arc<Redis>,
-        clock: Clock,
         rules: &Rules,
         metrics: Metrics,
     ) -> Self {
+        let clock = network.clock.clone();
         let backend = Backend::Redis(redis.clone());
         let limiter = limiter(backend, &clock, rules, &metrics);
         Self {

@@ -86,12 +86,8 @@ pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, T)>) -> Vec<
 
 /// What a process knows of that server.
 pub(crate) fn redis(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
-    redis_at(&server.url(), clock, metrics)
-}
-
-/// The same of one that need not be there.
-pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
-    let address = parse::address(parse::SERVER_PORT, url).expect("it is an address").address;
+    let address = parse::address(parse::SERVER_PORT, &server.url());
+    let address = address.expect("it is an address").address;
     let options = options(Deployment::Single(address), PATIENCE, PATIENCE);
     Arc::new(Redis::new(options, clock, metrics))
 }

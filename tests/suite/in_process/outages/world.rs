@@ -13,13 +13,14 @@ use tollgate::limiter::response::Response;
 use tollgate::limits::algorithm::counter::Kind;
 use tollgate::limits::algorithm::decide_all_or_nothing;
 use tollgate::limits::check::{Check, Hits};
+use tollgate::rules::KeyFormat;
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::query::{Descriptor, Entry, Query};
 use tollgate::telemetry::metric::Metrics;
 
 use super::model::{Checked, Model, Outcome};
 use super::{Data, Disconnect, History, Hit, Loss, Step, Wait};
-use crate::support::in_process::{ADDRESS, Rules, START, Service, millis, single};
+use crate::support::in_process::{ADDRESS, Rules, START, Service, millis, redis, single};
 use crate::support::scripted_redis::{Fault, Network, ScriptedRedis, Snapshot};
 
 /// Limits of every algorithm, all of a minute and so small that a history reaches them.
@@ -135,7 +136,7 @@ fn rules() -> Rules {
                 format!("domain: {APART}\ndescriptors:\n{rules}"),
                 format!("domain: {TOGETHER}\nmetadata: {{tollgate: {{all_or_nothing: true}}}}\ndescriptors:\n{rules}"),
             ];
-            Rules::load(&texts, &Metrics::new())
+            Rules::load(KeyFormat::Reference, &texts, &Metrics::new())
         };
         loaded.get_or_insert_with(load).clone()
     })
@@ -147,8 +148,8 @@ impl Replica {
         let network = Network::new(clock.clone());
         let server = network.server(ADDRESS);
         let metrics = Metrics::new();
-        let mut service =
-            Service::with_loaded(&network, single(), clock.clone(), &rules(), metrics);
+        let redis = redis(&network, single(), &metrics, 0);
+        let mut service = Service::with_redis(&network, redis, &rules(), metrics);
         service.start().await;
         Self { server, service, clock }
     }
