@@ -145,18 +145,17 @@ impl Api {
             let (grpc, grpc_incoming) = mpsc::channel(HANDOVERS_MAX);
             let (http, http_incoming) = mpsc::channel(HTTP_HANDOVERS_MAX);
             queues.push(Worker::new(grpc, http));
-            threads.push(Thread::spawn(
-                &format!("{WORKER}{number}"),
-                self.clone().serve(grpc_incoming, http_incoming),
-            )?);
+            let serving = self.clone().serve(grpc_incoming, http_incoming);
+            threads.push(Thread::spawn(&format!("{WORKER}{number}"), Box::pin(serving))?);
         }
         // That of counters in memory: Redis is not used yet. On one machine the banner says enough.
         let problem = self.lifecycle.state().store_problem;
         let warning = problem.map(|problem| format!("memory store: {problem}"));
         let acceptor = Acceptor::new(queues, self.bounds.grpc, warning, metrics);
-        threads.push(Thread::spawn("accept", async move {
+        let accepting = async move {
             stopping.run_until_cancelled(acceptor.run(listeners)).await;
-        })?);
+        };
+        threads.push(Thread::spawn("accept", Box::pin(accepting))?);
         Ok(Running { threads, _socket_file: socket_file })
     }
 

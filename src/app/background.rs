@@ -59,7 +59,7 @@ impl Background {
         work: impl Future<Output = ()> + Send + 'static,
     ) {
         self.add(Some(work), move |work, running| {
-            running.threads.push(Thread::spawn(name, work)?);
+            running.threads.push(Thread::spawn(name, Box::pin(work))?);
             Ok(())
         });
     }

@@ -6,11 +6,11 @@
 use std::convert::Infallible;
 use std::fs;
 use std::io;
-use std::pin::Pin;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::future::BoxFuture;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
@@ -86,22 +86,12 @@ pub(crate) fn workers_cpu_wait() -> Span {
 }
 
 impl Thread {
-    /// Starts a thread that runs `work`.
+    /// Starts a thread that runs `work`: boxed, so that the runtime is compiled once and not for
+    /// each work.
     ///
     /// # Errors
     /// The runtime or the thread cannot be started.
-    pub fn spawn(
-        name: &str,
-        work: impl Future<Output = ()> + Send + 'static,
-    ) -> anyhow::Result<Self> {
-        // Boxed, so that the runtime is compiled once and not for each work.
-        Self::spawn_boxed(name, Box::pin(work))
-    }
-
-    fn spawn_boxed(
-        name: &str,
-        work: Pin<Box<dyn Future<Output = ()> + Send>>,
-    ) -> anyhow::Result<Self> {
+    pub fn spawn(name: &str, work: BoxFuture<'static, ()>) -> anyhow::Result<Self> {
         let runtime = build(name).with_context(|| format!("start the runtime of thread {name}"))?;
         let (running, stopped) = oneshot::channel::<Infallible>();
         let (ended_here, ended) = oneshot::channel();
@@ -183,13 +173,14 @@ mod tests {
         // As `getaddrinfo` while its DNS server does not respond.
         let (answer, no_answer) = mpsc::channel::<()>();
         let (blocked, is_blocked) = oneshot::channel();
-        let thread = Thread::spawn("test", async move {
+        let work = async move {
             drop(tokio::task::spawn_blocking(move || {
                 let _ = blocked.send(());
                 let _ = no_answer.recv();
             }));
             let _ = is_blocked.await;
-        });
+        };
+        let thread = Thread::spawn("test", Box::pin(work));
         let ended =
             tokio::time::timeout(PATIENCE, thread.expect("threads can be started").ended()).await;
         assert!(ended.is_ok(), "the thread waits for its blocking task");
@@ -199,10 +190,11 @@ mod tests {
     #[tokio::test]
     async fn drop_cancels_the_work() {
         let (ended, work_ended) = oneshot::channel::<Infallible>();
-        let thread = Thread::spawn("test", async move {
+        let work = async move {
             let _ended = ended;
             std::future::pending::<()>().await;
-        });
+        };
+        let thread = Thread::spawn("test", Box::pin(work));
         drop(thread.expect("threads can be started"));
         assert!(tokio::time::timeout(PATIENCE, work_ended).await.is_ok(), "it goes on");
     }

@@ -65,7 +65,7 @@ impl FileWatch {
     /// # Errors
     /// The thread cannot be started.
     pub(crate) fn start_with<S: Watched>(subject: S, load: Arc<Notify>) -> anyhow::Result<Self> {
-        let thread = Thread::spawn(subject.name(), run(Box::new(subject), load.clone()))?;
+        let thread = Thread::spawn(subject.name(), Box::pin(run(Box::new(subject), load.clone())))?;
         Ok(Self { load, _thread: thread })
     }
 

@@ -75,7 +75,7 @@ impl Subscription {
         Ok(Self {
             refresh: client.refresh.clone(),
             _overlay: overlay.map(FileWatch::start).transpose()?,
-            _thread: Thread::spawn("rules", client.run())?,
+            _thread: Thread::spawn("rules", Box::pin(client.run()))?,
         })
     }
 
