@@ -88,17 +88,10 @@ pub fn without_empty_variables(command: Command) -> Command {
             !EMPTY_IS_A_VALUE.contains(&name)
                 && std::env::var_os(name).is_some_and(|value| value.is_empty())
         };
-        if variable_of(&argument).is_some_and(is_empty) {
-            argument.env(None::<&str>)
-        } else {
-            argument
-        }
+        let name = argument.get_env().and_then(OsStr::to_str);
+        if name.is_some_and(is_empty) { argument.env(None::<&str>) } else { argument }
     };
     command.mut_args(unset_if_empty).mut_subcommands(without_empty_variables)
-}
-
-fn variable_of(argument: &Arg) -> Option<&str> {
-    argument.get_env()?.to_str()
 }
 
 #[cfg(test)]

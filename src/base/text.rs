@@ -59,26 +59,10 @@ pub(crate) struct Escaped<D>(pub(crate) D);
 
 impl<D: fmt::Display> fmt::Display for Escaped<D> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut escaping = Escaping(formatter);
-        write!(escaping, "{}", self.0)
-    }
-}
-
-struct Escaping<'e, 'f>(&'e mut fmt::Formatter<'f>);
-
-impl fmt::Write for Escaping<'_, '_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for part in text.split_inclusive(char::is_control) {
-            let mut letters = part.chars();
-            match letters.next_back() {
-                Some(last) if last.is_control() => {
-                    self.0.write_str(letters.as_str())?;
-                    write!(self.0, "{}", last.escape_unicode())?;
-                }
-                _ => self.0.write_str(part)?,
-            }
-        }
-        Ok(())
+        self.0.to_string().chars().try_for_each(|letter| match letter {
+            letter if letter.is_control() => write!(formatter, "{}", letter.escape_unicode()),
+            letter => formatter.write_char(letter),
+        })
     }
 }
 

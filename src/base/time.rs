@@ -70,19 +70,8 @@ impl Time {
 
     /// Reads a time of RFC 3339, in UTC or with an offset, from 1970 on.
     pub fn from_rfc3339(text: &str) -> Option<Self> {
-        if let Ok(utc) = humantime::parse_rfc3339(text) {
-            return Self::since_epoch(utc);
-        }
-        let at = text.len().checked_sub("+hh:mm".len())?;
-        let (local, offset) = text.split_at_checked(at)?;
-        let local = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
-        let (local, (hours, minutes)) = (Self::since_epoch(local)?, hour_and_minute(&offset[1..])?);
-        let span = Span::from_secs(u64::from(hours) * 3_600 + u64::from(minutes) * 60);
-        match offset.as_bytes()[0] {
-            b'+' => local.0.checked_sub(span.0).map(Self),
-            b'-' => Some(local.plus(span)),
-            _ => None,
-        }
+        let time: jiff::Timestamp = text.parse().ok()?;
+        u64::try_from(time.as_microsecond()).ok().map(Self)
     }
 
     /// The time in RFC 3339 in UTC: with microseconds unless it is a whole second.
@@ -114,11 +103,6 @@ impl Time {
     /// At most the last that humantime formats.
     fn system_time(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_micros(self.0.min(RFC3339_MAX_MICROS))
-    }
-
-    fn since_epoch(time: SystemTime) -> Option<Self> {
-        let since_epoch = time.duration_since(UNIX_EPOCH).ok()?;
-        Some(Self(Span::from(since_epoch).0))
     }
 
     /// The span since `earlier`; zero if this is not later.

@@ -143,17 +143,10 @@ impl FileSet {
         if self.stat() != self.seen {
             self.last = None;
         }
-        match loaded {
-            Ok(loaded) => {
-                self.last_error = None;
-                Some(Ok(loaded))
-            }
-            Err(error) if self.last_error.as_ref() == Some(&error) => None,
-            Err(error) => {
-                self.last_error = Some(error.clone());
-                Some(Err(error))
-            }
-        }
+        let error = loaded.as_ref().err().cloned();
+        let is_repeated = error.is_some() && error == self.last_error;
+        self.last_error = error;
+        (!is_repeated).then_some(loaded)
     }
 
     fn contents(&self) -> io::Result<Vec<Vec<u8>>> {

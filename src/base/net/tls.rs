@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use hyper_util::rt::TokioIo;
-use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -67,19 +66,10 @@ pub fn chain_expires_at(chain: &[CertificateDer<'_>]) -> Option<u64> {
     let after_all = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     let expires_at = |certificate| {
         let parsed = ParsedCertificate::try_from(certificate).ok()?;
-        match verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &RootCertStore::empty(),
-            &[],
-            after_all,
-            &[],
-        ) {
-            Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
-                not_after,
-                ..
-            })) => Some(not_after.as_secs()),
-            _ => None,
-        }
+        let verified = peers::verify_without_authority(&parsed, after_all);
+        let Err(rustls::Error::InvalidCertificate(error)) = verified else { return None };
+        let CertificateError::ExpiredContext { not_after, .. } = error else { return None };
+        Some(not_after.as_secs())
     };
     chain.iter().filter_map(expires_at).min()
 }
