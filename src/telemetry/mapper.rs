@@ -13,8 +13,8 @@ pub const MAPPINGS_MAX: usize = 1_000;
 /// The rules of a file.
 #[derive(Debug, Clone, Default)]
 pub struct Mapping {
-    globs: Vec<Rule>,
-    regexes: Vec<Rule>,
+    /// Globs before regular expressions.
+    rules: Vec<Rule>,
     observer: Observer,
     buckets: Vec<f64>,
 }
@@ -95,22 +95,16 @@ impl Mapping {
         Self { observer, buckets, ..Self::default() }
     }
 
-    /// Appends a rule.
+    /// Adds a rule behind those of its kind of pattern.
     pub fn add(&mut self, rule: Rule) {
-        if rule.pattern.is_glob {
-            self.globs.push(rule);
-        } else {
-            self.regexes.push(rule);
-        }
+        let globs = self.rules.partition_point(|known| known.pattern.is_glob);
+        let at = if rule.pattern.is_glob { globs } else { self.rules.len() };
+        self.rules.insert(at, rule);
     }
 
     /// Maps a metric of this name and kind; `None` if it is dropped.
     pub fn map(&self, name: &str, kind: Kind) -> Option<MappedMetric> {
-        let mut rules = self
-            .globs
-            .iter()
-            .chain(&self.regexes)
-            .filter(|rule| rule.kind.is_none_or(|only| only == kind));
+        let mut rules = self.rules.iter().filter(|rule| rule.kind.is_none_or(|only| only == kind));
         let Some((rule, captures)) =
             rules.find_map(|rule| Some((rule, rule.pattern.regex.captures(name)?)))
         else {

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::base::backoff::Backoff;
 use crate::base::time::Span;
 use crate::telemetry::dogstatsd::Tagging;
 use crate::telemetry::metric::{Counter, Metrics};
@@ -135,16 +136,14 @@ impl Exporter {
 
     async fn run(mut self, ended: oneshot::Receiver<()>) {
         let mut ended = pin!(ended);
-        let mut backoff = BACKOFF_MIN;
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX, 2.0, 0.0);
         loop {
             let interval = Duration::from(self.options.interval);
             let wait = if self.flush_and_log().await {
-                backoff = BACKOFF_MIN;
+                backoff.reset();
                 interval
             } else {
-                let wait = backoff.max(interval);
-                backoff = (backoff * 2).min(BACKOFF_MAX);
-                wait
+                backoff.pause().max(interval)
             };
             tokio::select! {
                 _ = &mut ended => break,

@@ -78,41 +78,31 @@ impl Sample {
         }
     }
 
+    /// With a value of each type; the type of its family says which is shown.
     fn metric(&self) -> proto::Metric {
         let labels = self.labels.iter();
-        let mut metric =
-            proto::Metric::from_label(labels.map(|(name, value)| label(name, value)).collect());
-        match self.kind {
-            MetricType::GAUGE => {
-                let mut gauge = proto::Gauge::default();
-                gauge.set_value(self.value);
-                metric.set_gauge(gauge);
-            }
-            MetricType::HISTOGRAM => {
-                let mut histogram = proto::Histogram::default();
-                histogram.set_sample_count(self.count);
-                histogram.set_sample_sum(self.value);
-                let bucket = |&(bound, count): &(f64, u64)| {
-                    let mut bucket = proto::Bucket::default();
-                    bucket.set_upper_bound(bound);
-                    bucket.set_cumulative_count(count);
-                    bucket
-                };
-                histogram.set_bucket(self.buckets.iter().map(bucket).collect());
-                metric.set_histogram(histogram);
-            }
-            MetricType::SUMMARY => {
-                let mut summary = proto::Summary::default();
-                summary.set_sample_count(self.count);
-                summary.set_sample_sum(self.value);
-                metric.set_summary(summary);
-            }
-            MetricType::COUNTER | MetricType::UNTYPED => {
-                let mut counter = proto::Counter::default();
-                counter.set_value(self.value);
-                metric.set_counter(counter);
-            }
-        }
+        let mut gauge = proto::Gauge::default();
+        gauge.set_value(self.value);
+        let mut counter = proto::Counter::default();
+        counter.set_value(self.value);
+        let mut summary = proto::Summary::default();
+        summary.set_sample_count(self.count);
+        summary.set_sample_sum(self.value);
+        let mut histogram = proto::Histogram::default();
+        histogram.set_sample_count(self.count);
+        histogram.set_sample_sum(self.value);
+        let bucket = |&(bound, count): &(f64, u64)| {
+            let mut bucket = proto::Bucket::default();
+            bucket.set_upper_bound(bound);
+            bucket.set_cumulative_count(count);
+            bucket
+        };
+        histogram.set_bucket(self.buckets.iter().map(bucket).collect());
+        let mut metric = proto::Metric::from_gauge(gauge);
+        metric.set_label(labels.map(|(name, value)| label(name, value)).collect());
+        metric.set_counter(counter);
+        metric.set_summary(summary);
+        metric.set_histogram(histogram);
         metric
     }
 }

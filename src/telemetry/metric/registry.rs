@@ -143,7 +143,7 @@ impl Metrics {
 
     /// A histogram of durations in seconds.
     pub(crate) fn latency(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Histogram {
-        let buckets = LATENCY_BUCKETS_US.map(|micros| micros / 1e6);
+        let buckets = LATENCY_BUCKETS_US.map(|micros| f64::from(micros) / 1e6);
         self.histogram(options(name, help, labels), buckets.to_vec())
     }
 

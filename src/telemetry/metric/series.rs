@@ -8,25 +8,9 @@ use crate::telemetry::mapper::Kind;
 
 /// Buckets in microseconds. Those of envoyproxy/ratelimit begin at 5 ms, longer than most requests
 /// take.
-pub(super) const LATENCY_BUCKETS_US: [f64; 18] = [
-    50.0,
-    100.0,
-    250.0,
-    500.0,
-    1_000.0,
-    2_500.0,
-    5_000.0,
-    10_000.0,
-    20_000.0,
-    25_000.0,
-    50_000.0,
-    100_000.0,
-    250_000.0,
-    500_000.0,
-    1_000_000.0,
-    2_500_000.0,
-    5_000_000.0,
-    10_000_000.0,
+pub(super) const LATENCY_BUCKETS_US: [u32; 18] = [
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 25_000, 50_000, 100_000, 250_000,
+    500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
 
 /// Buckets of envoyproxy/ratelimit where the mapping names none, whatever the unit. Dashboards may
@@ -170,7 +154,7 @@ impl Timer {
 fn latency_buckets(per_second: f64) -> Vec<f64> {
     let mut buckets: Vec<f64> = LATENCY_BUCKETS_US
         .iter()
-        .map(|micros| micros * per_second / 1e6)
+        .map(|&micros| f64::from(micros) * per_second / 1e6)
         .chain(REFERENCE_BUCKETS)
         .collect();
     buckets.sort_by(f64::total_cmp);
@@ -212,6 +196,6 @@ mod tests {
         for bound in expected {
             assert!(buckets.contains(bound), "{bound}: {buckets:?}");
         }
-        assert_eq!(latency_buckets(1.0), LATENCY_BUCKETS_US.map(|micros| micros / 1e6));
+        assert_eq!(latency_buckets(1.0), LATENCY_BUCKETS_US.map(|micros| f64::from(micros) / 1e6));
     }
 }
