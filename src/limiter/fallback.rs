@@ -95,7 +95,11 @@ impl Fallback {
                 policies[link.check] = self.policy(link);
             }
         }
-        let peeks = peeks_of_blocked(checks, &decisions);
+        // A peek in place of each check that another one blocks, which was decided without a call:
+        // it consumes nothing here either.
+        let blocked = Blocked::of_decided(checks, &decisions);
+        let peek = |check: &Check| blocked.has(check).then(|| check.as_peek_alone());
+        let peeks: SmallVec<[Option<Check>; 2]> = checks.iter().map(peek).collect();
         let asked = checks.iter().zip(&peeks);
         let asked = asked.map(|(check, peek)| peek.as_ref().unwrap_or(check));
         let mut returned = None;
@@ -173,14 +177,6 @@ pub fn failed_calls(kind: &'static str, metrics: &Metrics) -> metric::Counter {
 
 fn allowed(check: &Check) -> Verdict {
     Verdict { remaining: check.limit.capacity, reset_after: DENIED_FOR, ..Verdict::default() }
-}
-
-/// A peek in place of each check that another one blocks, which was decided without a call: it
-/// consumes nothing here either.
-fn peeks_of_blocked(checks: &[Check], decisions: &Decisions) -> SmallVec<[Option<Check>; 2]> {
-    let blocked = Blocked::of_decided(checks, decisions);
-    let peek = |check: &Check| blocked.has(check).then(|| check.as_peek_alone());
-    checks.iter().map(peek).collect()
 }
 
 fn denied(check: &Check) -> Verdict {
