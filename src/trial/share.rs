@@ -4,8 +4,6 @@
 //! of the same side, and a larger share only adds callers.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::base::file_watch::{FileSet, Reloaded};
@@ -21,18 +19,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The current percentage. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct AnsweredShare {
-    percent: Arc<AtomicU8>,
-    gauge: Gauge,
+    percent: Gauge,
 }
 
 impl AnsweredShare {
     /// Registers the metric.
     pub(crate) fn new(share: EnforcedShare, metrics: &Metrics) -> Self {
-        let gauge = metrics.gauge(
+        let percent = metrics.gauge(
             "tollgate_trial_enforce_percent",
             "Percentage of callers that get the answer of this service instead of the upstream's.",
         );
-        let new = Self { percent: Arc::default(), gauge };
+        let new = Self { percent };
         new.set(share);
         new
     }
@@ -50,7 +47,8 @@ impl AnsweredShare {
     }
 
     pub(crate) fn current(&self) -> EnforcedShare {
-        EnforcedShare::from_percent(self.percent.load(Relaxed).into()).unwrap_or(EnforcedShare::ALL)
+        let percent = u64::try_from(self.percent.get()).ok();
+        percent.and_then(EnforcedShare::from_percent).unwrap_or(EnforcedShare::ALL)
     }
 
     /// Replaces the share by the percentage in a file, now and whenever it changes.
@@ -75,8 +73,7 @@ impl AnsweredShare {
     }
 
     fn set(&self, share: EnforcedShare) {
-        self.percent.store(share.percent(), Relaxed);
-        self.gauge.set(share.percent().into());
+        self.percent.set(share.percent().into());
     }
 }
 
