@@ -21,13 +21,13 @@ use crate::api::connection::Connections;
 use crate::api::descriptors::ConnectionBounds;
 use crate::api::json::JsonHandler;
 use crate::api::listener::{Acceptor, Listeners, Worker};
-use crate::api::reflection::Reflection;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
 use crate::api::rls::Rls;
 use crate::api::rls::generated::rate_limit_service_server::RateLimitServiceServer;
 use crate::api::socket::{Accepted, ConnectionStream};
 use crate::api::trial::TrialRls;
 use crate::base::http::budget::HttpMetrics;
+use crate::base::http::health::{healthcheck, ready};
 use crate::base::net::client::ADMIN_PORT;
 use crate::base::runtime::{Thread, WORKER};
 use crate::base::shutdown::Lifecycle;
@@ -76,13 +76,14 @@ pub struct Api {
     lifecycle: Lifecycle,
     limiter: Arc<limiter::Shared>,
     connections: Connections,
-    bounds: ConnectionBounds,
+    pub(crate) bounds: ConnectionBounds,
     budget: Arc<Budget>,
     metrics: RlsMetrics,
     health: health::Health,
     http_metrics: HttpMetrics,
     traces: Traces,
-    trial: Option<Trial>,
+    /// Serves ShouldRateLimit beside another service.
+    pub(crate) trial: Option<Trial>,
 }
 
 /// The threads that accept and serve.
@@ -115,16 +116,6 @@ impl Api {
             traces,
             trial: None,
         }
-    }
-
-    /// With other bounds of connections.
-    pub(crate) fn with_bounds(self, bounds: ConnectionBounds) -> Self {
-        Self { bounds, ..self }
-    }
-
-    /// Serves ShouldRateLimit as a trial beside another service.
-    pub(crate) fn with_trial(self, trial: Option<Trial>) -> Self {
-        Self { trial, ..self }
     }
 
     /// Starts the thread that accepts, and the worker threads.
@@ -206,12 +197,7 @@ impl Api {
         let health = tonic_health::pb::health_server::HealthServer::new(self.health.clone())
             .accept_compressed(CompressionEncoding::Gzip)
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let router = reflection::PATHS
-            .into_iter()
-            .fold(Routes::new(health).into_axum_router(), |router, path| {
-                router.route_service(path, Reflection)
-            });
-        Routes::from(router).prepare()
+        Routes::from(reflection::add_to(Routes::new(health).into_axum_router())).prepare()
     }
 
     fn http_routes(&self, limiter: Limiter) -> Router {
@@ -223,14 +209,8 @@ impl Api {
         };
         Router::new()
             .route("/json", any(json::answer).with_state(json))
-            .route(
-                "/healthcheck",
-                any(crate::base::http::health::healthcheck).with_state(self.lifecycle.clone()),
-            )
-            .route(
-                "/ready",
-                get(crate::base::http::health::ready).with_state(self.lifecycle.clone()),
-            )
+            .route("/healthcheck", any(healthcheck).with_state(self.lifecycle.clone()))
+            .route("/ready", get(ready).with_state(self.lifecycle.clone()))
             .fallback(async || {
                 (
                     StatusCode::NOT_FOUND,

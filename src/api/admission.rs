@@ -20,7 +20,7 @@ use tower::Service as _;
 
 use crate::api::budget::{BYTES_REASON, CallInFlight, ConnectionBudget};
 use crate::api::codec;
-use crate::api::request_body::{Compression, RequestBody};
+use crate::api::request_body::RequestBody;
 use crate::api::rls::generated::rate_limit_service_server::RateLimitServiceServer;
 use crate::api::rls::{self, Rls};
 use crate::api::trial::TrialRls;
@@ -65,11 +65,7 @@ impl Admission {
         let (served, call) = match self.admit(request.headers()) {
             Ok(call) => {
                 let call = Arc::new(call);
-                let compression = if codec::may_be_compressed(request.headers()) {
-                    Compression::Gzip
-                } else {
-                    Compression::None
-                };
+                let compression = codec::compression_of(request.headers());
                 let request = request.map(|body| RequestBody::new(body, call.clone(), compression));
                 (self.services.serve(request), Some(call))
             }

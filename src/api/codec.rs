@@ -18,6 +18,7 @@ use tonic::metadata::GRPC_CONTENT_TYPE;
 use tonic::{Code, Status};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
+use crate::api::request_body::Compression;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
 use crate::base::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
@@ -72,9 +73,12 @@ fn buffers() -> BufferSettings {
     BufferSettings::new(BUFFER_BYTES, YIELD_THRESHOLD)
 }
 
-/// Whether messages of a call may be compressed.
-pub(crate) fn may_be_compressed(headers: &HeaderMap) -> bool {
-    headers.get(&ENCODING).is_some_and(|encoding| encoding != UNCOMPRESSED)
+/// How messages of a call may be compressed.
+pub(crate) fn compression_of(headers: &HeaderMap) -> Compression {
+    match headers.get(&ENCODING) {
+        Some(encoding) if encoding != UNCOMPRESSED => Compression::Gzip,
+        _ => Compression::None,
+    }
 }
 
 /// The first message of a body that has arrived whole; `None` if it is none, or too large.

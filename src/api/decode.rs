@@ -15,26 +15,18 @@ use crate::api::convert;
 use crate::api::request_size::{RequestSize, RequestTooLarge};
 use crate::rules::query::{Descriptor, Entry, Query};
 
-/// Field numbers of `proto/`.
-mod request {
-    pub(super) const DOMAIN: u32 = 1;
-    pub(super) const DESCRIPTORS: u32 = 2;
-    pub(super) const HITS_ADDEND: u32 = 3;
-}
-mod descriptor {
-    pub(super) const ENTRIES: u32 = 1;
-    pub(super) const LIMIT: u32 = 2;
-    pub(super) const HITS_ADDEND: u32 = 3;
-    pub(super) const IS_NEGATIVE_HITS: u32 = 4;
-}
-mod entry {
-    pub(super) const KEY: u32 = 1;
-    pub(super) const VALUE: u32 = 2;
-}
-mod limit {
-    pub(super) const REQUESTS_PER_UNIT: u32 = 1;
-    pub(super) const UNIT: u32 = 2;
-}
+// Field numbers of `proto/`.
+const REQUEST_DOMAIN: u32 = 1;
+const REQUEST_DESCRIPTORS: u32 = 2;
+const REQUEST_HITS_ADDEND: u32 = 3;
+const DESCRIPTOR_ENTRIES: u32 = 1;
+const DESCRIPTOR_LIMIT: u32 = 2;
+const DESCRIPTOR_HITS_ADDEND: u32 = 3;
+const DESCRIPTOR_IS_NEGATIVE_HITS: u32 = 4;
+const ENTRY_KEY: u32 = 1;
+const ENTRY_VALUE: u32 = 2;
+const LIMIT_REQUESTS_PER_UNIT: u32 = 1;
+const LIMIT_UNIT: u32 = 2;
 /// The field of google.protobuf.UInt64Value.
 const WRAPPED: u32 = 1;
 
@@ -70,16 +62,16 @@ pub fn query(message: &[u8]) -> Result<(Query<'_>, RequestSize), QueryError> {
     let mut fields = Fields(message);
     while let Some(field) = fields.next()? {
         match field.number {
-            request::DOMAIN => query.domain = field.bytes()?,
-            request::HITS_ADDEND => query.hits_addend = truncated(field.varint()?),
-            request::DESCRIPTORS => size.add_descriptor()?,
+            REQUEST_DOMAIN => query.domain = field.bytes()?,
+            REQUEST_HITS_ADDEND => query.hits_addend = truncated(field.varint()?),
+            REQUEST_DESCRIPTORS => size.add_descriptor()?,
             _ => {}
         }
     }
     query.descriptors = SmallVec::with_capacity(size.descriptors());
     let mut fields = Fields(message);
     while let Some(field) = fields.next()? {
-        if field.number == request::DESCRIPTORS {
+        if field.number == REQUEST_DESCRIPTORS {
             let descriptor = descriptor(field.bytes()?, query.hits_addend, &mut size)?;
             query.descriptors.push(descriptor);
         }
@@ -99,19 +91,19 @@ fn descriptor<'m>(
     let mut fields = Fields(message);
     while let Some(field) = fields.next()? {
         match field.number {
-            descriptor::ENTRIES => {
+            DESCRIPTOR_ENTRIES => {
                 size.add_entry()?;
                 entries.push(entry(field.bytes()?)?);
             }
-            descriptor::LIMIT => {
+            DESCRIPTOR_LIMIT => {
                 let limit = limit.get_or_insert((0, 0));
                 merge_limit(limit, field.bytes()?)?;
             }
-            descriptor::HITS_ADDEND => {
+            DESCRIPTOR_HITS_ADDEND => {
                 let hits = hits_addend.get_or_insert(0);
                 merge_wrapped(hits, field.bytes()?)?;
             }
-            descriptor::IS_NEGATIVE_HITS => is_negative = field.varint()? != 0,
+            DESCRIPTOR_IS_NEGATIVE_HITS => is_negative = field.varint()? != 0,
             _ => {}
         }
     }
@@ -128,8 +120,8 @@ fn entry(message: &[u8]) -> Result<Entry<'_>, DecodeError> {
     let mut fields = Fields(message);
     while let Some(field) = fields.next()? {
         match field.number {
-            entry::KEY => read.key = field.bytes()?,
-            entry::VALUE => read.value = field.bytes()?,
+            ENTRY_KEY => read.key = field.bytes()?,
+            ENTRY_VALUE => read.value = field.bytes()?,
             _ => {}
         }
     }
@@ -141,8 +133,8 @@ fn merge_limit(so_far: &mut (u32, i32), message: &[u8]) -> Result<(), DecodeErro
     let mut fields = Fields(message);
     while let Some(field) = fields.next()? {
         match field.number {
-            limit::REQUESTS_PER_UNIT => so_far.0 = truncated(field.varint()?),
-            limit::UNIT => so_far.1 = truncated(field.varint()?).cast_signed(),
+            LIMIT_REQUESTS_PER_UNIT => so_far.0 = truncated(field.varint()?),
+            LIMIT_UNIT => so_far.1 = truncated(field.varint()?).cast_signed(),
             _ => {}
         }
     }

@@ -2,7 +2,6 @@
 
 use std::sync::LazyLock;
 
-use anyhow::Context as _;
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
 use serde_json::Value;
@@ -16,26 +15,15 @@ use crate::limits::EXACT_MAX;
 pub(crate) const EXAMPLE: &str =
     r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}"#;
 
-/// Read at the first use, since most deployments never use `/json` and this memory is not small.
-static DESCRIPTORS: LazyLock<Descriptors> =
-    LazyLock::new(|| Descriptors::new(DESCRIPTOR_SET).expect("the descriptors were compiled in"));
-
-struct Descriptors {
-    request: MessageDescriptor,
-    response: MessageDescriptor,
-}
-
-impl Descriptors {
-    fn new(set: &[u8]) -> anyhow::Result<Self> {
-        let pool = DescriptorPool::decode(set)?;
-        let message =
-            |name: &str| pool.get_message_by_name(name).with_context(|| format!("find {name}"));
-        Ok(Self {
-            request: message("envoy.service.ratelimit.v3.RateLimitRequest")?,
-            response: message("envoy.service.ratelimit.v3.RateLimitResponse")?,
-        })
-    }
-}
+/// Request and response. Read at the first use, since most deployments never use `/json` and this
+/// memory is not small.
+static DESCRIPTORS: LazyLock<[MessageDescriptor; 2]> = LazyLock::new(|| {
+    let pool = DescriptorPool::decode(DESCRIPTOR_SET).expect("the descriptors were compiled in");
+    ["RateLimitRequest", "RateLimitResponse"].map(|name| {
+        let name = format!("envoy.service.ratelimit.v3.{name}");
+        pool.get_message_by_name(&name).expect("it is one of them")
+    })
+});
 
 /// Encodes a request in protobuf's JSON: names in either spelling, numbers as numbers or strings,
 /// null for absent fields. The last of repeated names counts.
@@ -46,7 +34,7 @@ pub(crate) fn read(body: &[u8]) -> anyhow::Result<Vec<u8>> {
     RequestSize::of_json(body)?;
     let mut reader = serde_json::Deserializer::from_slice(body);
     let message = DynamicMessage::deserialize_with_options(
-        DESCRIPTORS.request.clone(),
+        DESCRIPTORS[0].clone(),
         &mut reader,
         &DeserializeOptions::new(),
     )?;
@@ -55,7 +43,7 @@ pub(crate) fn read(body: &[u8]) -> anyhow::Result<Vec<u8>> {
 }
 
 pub(crate) fn write(response: &RateLimitResponse) -> anyhow::Result<Vec<u8>> {
-    let mut message = DynamicMessage::new(DESCRIPTORS.response.clone());
+    let mut message = DynamicMessage::new(DESCRIPTORS[1].clone());
     message.transcode_from(response)?;
     if response.dynamic_metadata.is_none() {
         return Ok(serde_json::to_vec(&message)?);

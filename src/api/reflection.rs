@@ -3,20 +3,19 @@
 //! Their tables of symbols are built at the first call and shared by the workers, since most
 //! deployments never use them.
 
-use std::convert::Infallible;
 use std::sync::LazyLock;
-use std::task::{Context, Poll};
 
-use http::{Request, Response};
-use tonic::body::Body;
+use axum::Router;
+use axum::body::Body;
+use http::Request;
 use tonic::service::Routes;
 use tonic_reflection::server::{Builder, Error};
-use tower::Service;
+use tower::{Service as _, service_fn};
 
 use crate::base::proto::DESCRIPTOR_SET;
 
 /// The methods of both versions, as routes of axum.
-pub(crate) const PATHS: [&str; 2] = [
+const PATHS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/{*method}",
     "/grpc.reflection.v1alpha.ServerReflection/{*method}",
 ];
@@ -39,20 +38,8 @@ fn routes() -> Result<Routes, Error> {
     Ok(Routes::new(v1).add_service(v1alpha).prepare())
 }
 
-/// Serves [`PATHS`].
-#[derive(Debug, Clone)]
-pub(crate) struct Reflection;
-
-impl Service<Request<axum::body::Body>> for Reflection {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = <Routes as Service<Request<axum::body::Body>>>::Future;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<axum::body::Body>) -> Self::Future {
-        ROUTES.clone().call(request)
-    }
+/// Adds [`PATHS`] to routes.
+pub(crate) fn add_to(router: Router) -> Router {
+    let service = service_fn(|request: Request<Body>| ROUTES.clone().call(request));
+    PATHS.into_iter().fold(router, |router, path| router.route_service(path, service))
 }

@@ -79,7 +79,7 @@ impl App {
         let tls = tls(resolved.grpc_tls, &core, &mut background)?;
         let traces = traces(resolved.traces, &core, &mut background)?;
         let limiter = limiter(&core, &rules, observers);
-        let api = Api::new(
+        let mut api = Api::new(
             Arc::new(limiter),
             Connections::new(tls, core.settings.api.connection_limits(), &core.metrics),
             core.lifecycle.clone(),
@@ -89,12 +89,13 @@ impl App {
         );
         background.reload(Some(rules.source), RuleSource::start, |load| load());
         background.watch(trial.as_ref().and_then(Trial::share_file));
+        (api.trial, api.bounds) = (trial, ports.bounds);
         let statsd = resolved.statsd;
         let statsd = statsd.map(|options| statsd::Exporter::new(options, &core.metrics));
         background.finish(statsd, |statsd| Ok(statsd.start()), StatsdTask::finish);
         Ok(Self {
             core,
-            api: api.with_trial(trial).with_bounds(ports.bounds),
+            api,
             listeners: ports.listeners,
             background,
             summary,
