@@ -6,7 +6,6 @@ pub(crate) mod admin;
 mod background;
 pub(crate) mod banner;
 pub(crate) mod build;
-mod console;
 mod core;
 mod port_holder;
 mod rules;

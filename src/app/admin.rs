@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Router;
 
 use crate::app::background::Background;
-use crate::app::console::{Seen, Shown, console};
 use crate::app::core::Core;
+use crate::app::rules::Rules;
 use crate::base::http::accept::AcceptErrors;
 use crate::base::http::budget::{Bounds, HttpMetrics};
 use crate::base::http::callers::Callers;
@@ -21,8 +21,12 @@ use crate::operator::admin::api::token::{TokenCheck, TokenOptions};
 use crate::operator::admin::api::top::Top;
 use crate::operator::admin::api::viewer::Viewers;
 use crate::operator::admin::{self, Admin, Pages};
+use crate::operator::console::Console;
+use crate::operator::console::parts::{Parts, RecentReads};
 use crate::operator::observe::feed::OverLimitFeed;
 use crate::operator::observe::history::History;
+use crate::operator::observe::redact::Values;
+use crate::trial::Trial;
 
 /// The bound admin listener.
 pub(super) struct AdminPort {
@@ -32,6 +36,16 @@ pub(super) struct AdminPort {
     pub(super) bounds: Bounds,
     pub(super) errors: AcceptErrors,
     pub(super) metrics: HttpMetrics,
+}
+
+/// The components that the pages show.
+pub(super) struct Shown<'a> {
+    pub(super) rules: &'a Rules,
+    pub(super) trial: Option<&'a Trial>,
+    /// What callers without a token see.
+    pub(super) values: Values,
+    /// What those of them on this machine see.
+    pub(super) local: Values,
 }
 
 /// Adds the listener to the background, and returns what the limiter has to show it.
@@ -47,17 +61,17 @@ pub(super) fn build(
     let replica: Arc<str> = core.backend.replica().into();
     let pod = core.settings.admin.pod_name.clone();
     let pod = pod.map_or_else(|| replica.clone(), Arc::from);
-    let observers = observers(core, shown, &replica);
+    let feed = OverLimitFeed::new(&replica, shown.values, metrics);
+    let limiter = &core.settings.limiter;
+    let observers = Observers::new(rules.stats.clone(), feed, limiter, &core.clock, metrics);
     let (token, token_files) = TokenCheck::new(token, core.clock.clone(), metrics);
     background.watch(token_files);
     let viewers = Viewers::new(&replica, shown.values, shown.local, &token);
     let keys = observers.top_keys.clone();
     let responses = ResponseBudget::new(metrics);
     let top = Top::new(keys.clone(), rules.live.clone(), responses.clone());
-    let top = Arc::new(top);
-    let (live, modes, backend) =
-        (rules.live.clone(), core.settings.limiter.modes(), core.backend.clone());
-    let counters = Counters::new(live, modes, backend, core.clock.clone());
+    let (live, backend) = (rules.live.clone(), core.backend.clone());
+    let counters = Counters::new(live, limiter.modes(), backend, core.clock.clone());
     let counters = Arc::new(counters);
     let pages = Pages::new(&responses, metrics);
     let files = rules.files.clone();
@@ -69,17 +83,25 @@ pub(super) fn build(
         counters: counters.clone(),
         actions: Arc::new(Actions::new(counters, token, metrics)),
         viewers: viewers.clone(),
-        top,
+        top: Arc::new(top),
         feed: observers.feed.clone(),
         rules: Arc::new(answers),
         responses,
         lifecycle: core.lifecycle.clone(),
     };
-    let admin = admin(core, shown, pages, viewers);
+    let admin = Admin {
+        rules: rules.live.clone(),
+        trial: shown.trial.cloned(),
+        modes: limiter.modes(),
+        on_store_error: limiter.on_store_error,
+        metrics: metrics.clone(),
+        pages,
+        viewers,
+        lifecycle: core.lifecycle.clone(),
+    };
     let responses = observers.responses.clone();
     let history = History::new(rules.live.clone(), responses, core.clock.clone(), metrics);
-    let seen = Seen { history: history.clone(), unmatched: observers.unmatched.clone() };
-    let console = console(core, shown, &api, seen).router();
+    let console = console(core, shown, &api, history.clone(), &observers).router();
     let serve = serve(core, port, admin, api, console);
     // In a thread of its own: requests to the admin listener delay neither the store nor signals.
     background.thread("admin", async {
@@ -92,25 +114,31 @@ pub(super) fn build(
     observers
 }
 
-fn observers(core: &Core, shown: &Shown<'_>, replica: &str) -> Observers {
-    let Core { clock, metrics, .. } = core;
-    let feed = OverLimitFeed::new(replica, shown.values, metrics);
-    let stats = shown.rules.stats.clone();
-    let limiter = &core.settings.limiter;
-    Observers::new(stats, feed, limiter, clock, metrics)
-}
-
-fn admin(core: &Core, shown: &Shown<'_>, pages: Pages, viewers: Viewers) -> Admin {
-    Admin {
-        rules: shown.rules.live.clone(),
+fn console(
+    core: &Core,
+    shown: &Shown<'_>,
+    api: &Api,
+    history: History,
+    observers: &Observers,
+) -> Console {
+    let rules = shown.rules;
+    Console::new(Parts {
+        rules: rules.live.clone(),
+        files: rules.files.clone(),
+        folder: rules.files.as_ref().map(|files| files.directory.path.clone()),
+        findings: rules.findings.clone(),
         trial: shown.trial.cloned(),
         modes: core.settings.limiter.modes(),
-        on_store_error: core.settings.limiter.on_store_error,
+        backend: core.backend.clone(),
+        api: api.clone(),
+        history,
+        unmatched: observers.unmatched.clone(),
         metrics: core.metrics.clone(),
-        pages,
-        viewers,
+        watch: core.watch.clone(),
         lifecycle: core.lifecycle.clone(),
-    }
+        clock: core.clock.clone(),
+        reads: RecentReads::default(),
+    })
 }
 
 /// Serves all pages to callers that may have them.
@@ -135,8 +163,6 @@ fn serve(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
-    use crate::operator::console::Console;
 
     use super::*;
 

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde_json::json;
 
+use crate::base::text::counted;
 use crate::rules::tree::Example;
 use crate::store::memory::{ADMITS_MORE, COUNTS_ALONE};
 
@@ -88,8 +89,7 @@ impl fmt::Display for Summary {
         let from = &self.rules_from;
         let rules = match self.rules {
             InitialRules::Loaded { limits, domains } => {
-                let domain = if domains == 1 { "domain" } else { "domains" };
-                format!("{limits} in {domains} {domain}, from {from}")
+                format!("{limits} in {}, from {from}", counted(domains, "domain"))
             }
             InitialRules::Rejected => {
                 format!("none: those in {from} were rejected, see the log; waiting for valid rules")

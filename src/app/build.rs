@@ -12,12 +12,10 @@ use crate::api::certificates::{self, Files};
 use crate::api::connection::Connections;
 use crate::api::descriptors::ConnectionBounds;
 use crate::api::listener::Listeners;
-use crate::api::tls::Tls;
 use crate::api::{Api, bind};
-use crate::app::admin::{self, AdminPort};
+use crate::app::admin::{self, AdminPort, Shown};
 use crate::app::background::Background;
 use crate::app::banner::Summary;
-use crate::app::console::Shown;
 use crate::app::core::Core;
 use crate::app::port_holder;
 use crate::app::rules::Rules;
@@ -26,12 +24,13 @@ use crate::base::http::accept::AcceptErrors;
 use crate::base::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Observers, Parts};
+use crate::operator::observe::redact::DescriptorView;
 use crate::rules::source::RuleSource;
 use crate::store::Backend;
 use crate::telemetry::log::Log;
 use crate::telemetry::statsd::{self, StatsdTask};
+use crate::telemetry::traces::Traces;
 use crate::telemetry::traces::export;
-use crate::telemetry::traces::{self, Traces};
 use crate::trial::Trial;
 
 /// A service whose ports are bound and whose components are built, but not started.
@@ -62,7 +61,8 @@ impl App {
         let rules = Rules::load(resolved.rules_from, &core);
         core.maintain_store(rules.live.clone(), &mut background);
         let summary = summary(&core, &ports, &rules, resolved.grpc_tls.as_ref())?;
-        let view = rules.view(&core, summary.admin);
+        let values = core.settings.admin.values(summary.admin);
+        let view = DescriptorView { values, rules: rules.live.clone() };
         let trial = resolved.trial;
         let trial = trial.map(|options| Trial::new(options, &view, &core.clock, &core.metrics));
         let http_metrics = HttpMetrics::new(&core.metrics);
@@ -74,17 +74,23 @@ impl App {
             metrics: http_metrics.clone(),
         };
         let local = core.settings.admin.local_values(summary.admin, &rules.origin);
-        let shown = Shown { rules: &rules, trial: trial.as_ref(), values: view.values, local };
+        let shown = Shown { rules: &rules, trial: trial.as_ref(), values, local };
         let observers = admin::build(&core, port, resolved.admin_tokens, &shown, &mut background);
-        let tls = tls(resolved.grpc_tls, &core, &mut background)?;
-        let traces = traces(resolved.traces, &core, &mut background)?;
+        let files = resolved.grpc_tls;
+        let tls = files.map(|files| certificates::open(files, &core.metrics)).transpose()?;
+        let (tls, certificates) = tls.unzip();
+        background.watch(certificates);
+        let traces = resolved.traces;
+        let traces = traces.map(|options| Traces::new(&options, &core.metrics)).transpose()?;
+        let (traces, spans) = traces.unzip();
+        background.finish(spans, Ok, export::LastSpans::send);
         let limiter = limiter(&core, &rules, observers);
         let mut api = Api::new(
             Arc::new(limiter),
             Connections::new(tls, core.settings.api.connection_limits(), &core.metrics),
             core.lifecycle.clone(),
             http_metrics,
-            traces,
+            traces.unwrap_or_default(),
             &core.metrics,
         );
         background.reload(Some(rules.source), RuleSource::start, |load| load());
@@ -93,13 +99,7 @@ impl App {
         let statsd = resolved.statsd;
         let statsd = statsd.map(|options| statsd::Exporter::new(options, &core.metrics));
         background.finish(statsd, |statsd| Ok(statsd.start()), StatsdTask::finish);
-        Ok(Self {
-            core,
-            api,
-            listeners: ports.listeners,
-            background,
-            summary,
-        })
+        Ok(Self { core, api, listeners: ports.listeners, background, summary })
     }
 }
 
@@ -131,28 +131,6 @@ fn limiter(core: &Core, rules: &Rules, observers: Observers) -> limiter::Shared 
         observers: Some(Arc::new(observers)),
     };
     limiter::Shared::new(parts, &core.metrics)
-}
-
-fn tls(
-    files: Option<Files>,
-    core: &Core,
-    background: &mut Background,
-) -> anyhow::Result<Option<Tls>> {
-    let opened = files.map(|files| certificates::open(files, &core.metrics));
-    let (tls, certificates) = opened.transpose()?.unzip();
-    background.watch(certificates);
-    Ok(tls)
-}
-
-fn traces(
-    options: Option<traces::options::Options>,
-    core: &Core,
-    background: &mut Background,
-) -> anyhow::Result<Traces> {
-    let traces = options.map(|options| Traces::new(&options, &core.metrics)).transpose()?;
-    let (traces, spans) = traces.unzip();
-    background.finish(spans, Ok, export::LastSpans::send);
-    Ok(traces.unwrap_or_default())
 }
 
 fn summary(

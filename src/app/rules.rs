@@ -1,12 +1,9 @@
 //! Loads rules for the first time.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::app::banner::InitialRules;
 use crate::app::core::Core;
-use crate::operator::observe::redact::DescriptorView;
 use crate::rules::config::CompileOptions;
 use crate::rules::source::edit::{Access, RuleFiles};
 use crate::rules::source::findings::LastFindings;
@@ -76,17 +73,6 @@ impl Rules {
             })
         });
         Self { origin, live, source, files, findings, initial, stats }
-    }
-
-    /// The folder of rules files.
-    pub(super) fn folder(&self) -> Option<PathBuf> {
-        let files = self.files.as_ref()?;
-        Some(files.directory.path.clone())
-    }
-
-    /// How pages of the admin listener, which is bound to `admin`, show descriptors.
-    pub(super) fn view(&self, core: &Core, admin: SocketAddr) -> DescriptorView {
-        DescriptorView { values: core.settings.admin.values(admin), rules: self.live.clone() }
     }
 }
 
