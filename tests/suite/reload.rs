@@ -3,12 +3,12 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::time::Duration;
 
 use tempfile::TempDir;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
+use crate::support::volume::Volume;
 use crate::support::{
     Builder, Client, Code, PATIENCE, TestServer, eventually, limit_of, request, write,
 };
@@ -182,36 +182,12 @@ async fn writes_in_steps_never_leave_the_service_without_rules() {
     assert!(has_limit(&server, "d.k", 8));
 }
 
-/// A volume as kubelet makes it: files are links through `..data`, which is turned from one
-/// directory to the next.
-struct ConfigMap<'m> {
-    mount: &'m Path,
-    generation: u32,
-}
-
-impl ConfigMap<'_> {
-    fn update(&mut self, requests: u32) {
-        let old = format!("..generation_{}", self.generation);
-        self.generation += 1;
-        let new = format!("..generation_{}", self.generation);
-        write(&self.mount.join(&new).join("rules.yaml"), &limit_of(requests));
-        symlink(&new, self.mount.join("..data_tmp")).expect("it is not there");
-        fs::rename(self.mount.join("..data_tmp"), self.mount.join("..data"))
-            .expect("both are in one directory");
-        if self.generation == 1 {
-            symlink("..data/rules.yaml", self.mount.join("rules.yaml")).expect("it is not there");
-        } else {
-            fs::remove_dir_all(self.mount.join(old)).expect("it exists");
-        }
-    }
-}
-
 #[tokio::test]
 async fn config_map_updates_take_effect_at_istios_mount() {
     let root = TempDir::new().expect("a temporary directory");
     let mount = root.path().join("ratelimit/config");
-    let mut config_map = ConfigMap { mount: &mount, generation: 0 };
-    config_map.update(1);
+    let config_map = Volume::new(mount, &[("rules.yaml", &limit_of(1))]);
+    let update = |requests| config_map.replace(&[("rules.yaml", &limit_of(requests))]);
     let server = TestServer::with_runtime_root(root.path())
         .with_env("RUNTIME_SUBDIRECTORY", "ratelimit")
         .with_env("RUNTIME_WATCH_ROOT", "false")
@@ -219,11 +195,11 @@ async fn config_map_updates_take_effect_at_istios_mount() {
         .start();
     assert!(has_limit(&server, "d.k", 1));
     for requests in 20..25 {
-        config_map.update(requests);
+        update(requests);
         limit_becomes(&server, "d.k", requests).await;
     }
     for requests in 30..40 {
-        config_map.update(requests);
+        update(requests);
     }
     limit_becomes(&server, "d.k", 39).await;
     server.metric_becomes("tollgate_rules_rejected", 0.0).await;

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::rule_files::{etag_of, get, names};
 use crate::support::http::{Connection, Reply, bearer};
+use crate::support::volume::Volume;
 use crate::support::{Builder, TestServer, limit_of, request, tollgate_with_env, write};
 
 const TOKEN: &str = "s3cret-of-admins";
@@ -215,14 +216,10 @@ fn files_that_are_being_written_are_no_rules() {
     }
 }
 
-/// A volume as kubelet makes it.
 #[test]
 fn files_of_a_config_map_are_read_and_not_replaced() {
     let root = TempDir::new().expect("a temporary directory");
-    let mount = root.path().join("config");
-    write(&mount.join("..2026/rules.yaml"), &limit_of(1));
-    symlink("..2026", mount.join("..data")).expect("it is not there");
-    symlink("..data/rules.yaml", mount.join("rules.yaml")).expect("it is not there");
+    Volume::new(root.path().join("config"), &[("rules.yaml", &limit_of(1))]);
     let server = writable(TestServer::with_runtime_root(root.path()))
         .with_env("RUNTIME_IGNOREDOTFILES", "true")
         .start();

@@ -61,6 +61,7 @@ pub(crate) mod tools;
 pub(crate) mod traffic;
 pub(crate) mod twins;
 pub(crate) mod versions;
+pub(crate) mod volume;
 pub(crate) mod xds;
 
 use binary::{command, value_on};

@@ -10,4 +10,3 @@ mod istio;
 pub(crate) mod machine;
 mod pod;
 mod sample;
-mod volume;

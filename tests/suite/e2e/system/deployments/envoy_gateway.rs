@@ -11,11 +11,11 @@ use crate::e2e::env::http::Request;
 use crate::e2e::system::deployments::machine::{self, Machine};
 use crate::e2e::system::deployments::pod::{Pod, at, get};
 use crate::e2e::system::deployments::sample::Sample;
-use crate::e2e::system::deployments::volume::Volume;
 use crate::support::certificates::{Authority, Identity, KeyForm};
 use crate::support::http::{Connection, Reply};
 use crate::support::process::look_until;
 use crate::support::redis::RedisProcess;
+use crate::support::volume::Volume;
 use crate::support::xds::{ControlPlane, NODE};
 
 /// In every one of its deployments, to the letter, with metrics on as they are unless they are
@@ -147,8 +147,7 @@ fn the_sample_overlay_chooses_the_algorithm_of_generated_rules() {
     machine::on_its_own(&NAMES, |machine| {
         let sample = Sample::read("envoy-gateway/overlay.yaml");
         let overlay = Volume::new(
-            machine,
-            "overlay",
+            machine.directory("overlay"),
             &[("overlay.yaml", &sample.below("name: tollgate-overlay", "overlay.yaml: |"))],
         );
         let more = sample.environment("container:");
@@ -206,8 +205,10 @@ impl Env {
         // Limits of a year on a Redis without AOF are a warning.
         let redis = RedisProcess::builder().with_arguments(&["--appendonly", "yes"]).start_at(6379);
         // That ConfigMap is optional: where there is none, an empty directory is mounted.
-        let [certs, mapping] =
-            [secret(machine, "rate-limit-certs", &service), Volume::new(machine, "mapping", &[])];
+        let [certs, mapping] = [
+            secret(machine, "rate-limit-certs", &service),
+            Volume::new(machine.directory("mapping"), &[]),
+        ];
         let mut pod = Pod::start(
             machine,
             environment,
@@ -287,8 +288,7 @@ fn secret(machine: &Machine, name: &str, identity: &Identity) -> Volume {
     let key = read(&identity.key);
     assert!(key.starts_with("-----BEGIN RSA PRIVATE KEY-----"), "PKCS#1");
     Volume::new(
-        machine,
-        name,
+        machine.directory(name),
         &[("tls.crt", &read(&identity.cert)), ("tls.key", &key), ("ca.crt", &read(&identity.ca))],
     )
 }

@@ -7,10 +7,10 @@ use crate::e2e::env::envoy::{self, Envoy};
 use crate::e2e::system::deployments::machine::{self, Machine};
 use crate::e2e::system::deployments::pod::{Pod, at, get};
 use crate::e2e::system::deployments::sample::{Sample, indented};
-use crate::e2e::system::deployments::volume::Volume;
 use crate::support::http::{self, Reply};
 use crate::support::process::look_until;
 use crate::support::redis::RedisProcess;
+use crate::support::volume::Volume;
 
 /// Of the sample, to the letter.
 const ENVIRONMENT: [(&str, &str); 10] = [
@@ -54,7 +54,7 @@ fn a_gateway_is_limited_by_the_sample_with_another_image() {
     machine::on_its_own(&NAMES, |machine| {
         let _redis = RedisProcess::builder().start_at(6379);
         let rules = Sample::read("istio/rate-limit-service.yaml").below("data:", "config.yaml: |");
-        let config = Volume::new(machine, "config", &[(RULES_FILE, &rules)]);
+        let config = Volume::new(machine.directory("config"), &[(RULES_FILE, &rules)]);
         let mut pod = Pod::start(machine, &ENVIRONMENT, &[(RULES_DIRECTORY, &config)]);
         pod.wait_until_started();
         pod.is_confined();

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use crate::e2e::system::deployments::machine::{Machine, run};
-use crate::e2e::system::deployments::volume::Volume;
 use crate::support::http::{self, Reply};
 use crate::support::process::Process;
+use crate::support::volume::Volume;
 
 /// Of the deployments; the image's own is another.
 const UID: &str = "65534";
