@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
 
 use clap::{Args as _, Command};
 use serde_json::Value;
@@ -13,7 +12,7 @@ use tollgate::app::settings::Settings;
 
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::redis::RedisProcess;
-use crate::support::{TestServer, eventually, sample, tollgate, write};
+use crate::support::{TestServer, eventually, read_sample, sample, tollgate, write};
 
 mod bounds;
 
@@ -163,7 +162,7 @@ fn schemas_are_current_and_describe_keys_as_the_pages_do() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert_current(&format!("docs/schema/{kind}.json"), &ran.stdout);
         let keys = described(&ran.json());
-        let text = fs::read_to_string(sample(page)).expect("a page");
+        let text = read_sample(page);
         let tables = text.split("\n\n").filter(|part| part.starts_with("| key"));
         let described: Vec<&str> = tables.flat_map(|table| table.lines().skip(2)).collect();
         let differing = described.iter().filter(|row| {
@@ -220,10 +219,8 @@ fn cell(text: &str) -> String {
 }
 
 fn assert_current(path: &str, page: &str) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var_os("REWRITE").is_some() {
-        fs::write(&file, page).expect("a page that can be written");
+        fs::write(sample(path), page).expect("a page that can be written");
     }
-    let written = fs::read_to_string(&file).unwrap_or_default();
-    assert!(written == page, "{path} is out of date: run `make generated-docs`");
+    assert!(read_sample(path) == page, "{path} is out of date: run `make generated-docs`");
 }

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use tollgate::api::convert;
 use tollgate::base::time::Time;
+
+use crate::support::{read_sample, sample, tollgate};
 
 const ALERTS: &str = "deploy/prometheus/tollgate-alerts.yaml";
 const DASHBOARD: &str = "deploy/grafana/tollgate.json";
@@ -36,8 +37,8 @@ const TIMEOUTS: [(&str, &str); 15] = [
 
 #[test]
 fn every_alert_links_to_its_anchor_in_the_runbook() {
-    let text = read(ALERTS);
-    let anchors = anchors(&read("docs/operations.md"));
+    let text = read_sample(ALERTS);
+    let anchors = anchors(&read_sample("docs/operations.md"));
     let alerts: Vec<&str> =
         text.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     let urls: Vec<&str> =
@@ -52,8 +53,8 @@ fn every_alert_links_to_its_anchor_in_the_runbook() {
 
 #[test]
 fn the_dashboard_links_to_sections_of_the_runbook() {
-    let anchors = anchors(&read("docs/operations.md"));
-    let dashboard = read(DASHBOARD);
+    let anchors = anchors(&read_sample("docs/operations.md"));
+    let dashboard = read_sample(DASHBOARD);
     let links = dashboard.split(RUNBOOK).skip(1);
     let sections: Vec<&str> =
         links.filter_map(|after| after.split('"').next()?.strip_prefix('#')).collect();
@@ -68,7 +69,7 @@ fn the_dashboard_links_to_sections_of_the_runbook() {
 #[test]
 fn the_dashboard_needs_no_kubernetes() {
     let dashboard: serde_json::Value =
-        serde_json::from_str(&read(DASHBOARD)).expect("the dashboard is JSON");
+        serde_json::from_str(&read_sample(DASHBOARD)).expect("the dashboard is JSON");
     let variables = dashboard["templating"]["list"].as_array();
     let variables = variables.expect("it has variables").iter();
     let by_name: BTreeMap<_, _> = variables
@@ -97,7 +98,7 @@ fn the_dashboard_needs_no_kubernetes() {
 fn every_link_between_pages_resolves() {
     let mut broken = Vec::new();
     for page in pages() {
-        for link in links(&read(&page)) {
+        for link in links(&read_sample(&page)) {
             let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
             let target = if file.is_empty() {
                 PathBuf::from(&page)
@@ -105,10 +106,10 @@ fn every_link_between_pages_resolves() {
                 Path::new(&page).with_file_name(file)
             };
             let is_page = target.extension().is_some_and(|extension| extension == "md");
-            let leads_there = root().join(&target).exists()
+            let leads_there = Path::new(&sample(&target.to_string_lossy())).exists()
                 && (anchor.is_empty()
                     || !is_page
-                    || anchors(&read(&target.to_string_lossy()))
+                    || anchors(&read_sample(&target.to_string_lossy()))
                         .iter()
                         .any(|known| known == anchor));
             if !leads_there {
@@ -123,7 +124,7 @@ fn every_link_between_pages_resolves() {
 #[test]
 fn every_row_belongs_to_a_table() {
     for page in pages() {
-        let text = read(&page);
+        let text = read_sample(&page);
         let mut is_code = false;
         let mut table: Vec<&str> = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -146,10 +147,10 @@ fn every_row_belongs_to_a_table() {
 /// `docs/metrics.md` is generated from the metrics of running processes.
 #[test]
 fn every_metric_that_a_page_names_is_in_the_list_of_metrics() {
-    let list = read("docs/metrics.md");
+    let list = read_sample("docs/metrics.md");
     let all = pages().into_iter().chain([ALERTS, DASHBOARD].map(str::to_owned));
     for page in all.filter(|page| !page.starts_with("tests/") && !page.starts_with("benches/")) {
-        let text = read(&page);
+        let text = read_sample(&page);
         let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
         let is_metric = |word: &&str| {
             let is_ours =
@@ -169,7 +170,7 @@ fn every_metric_that_a_page_names_is_in_the_list_of_metrics() {
 #[test]
 fn every_file_sets_the_recommended_timeout() {
     for (file, expected) in TIMEOUTS {
-        let text = read(file);
+        let text = read_sample(file);
         let (key, _) = expected.split_once(' ').expect("it is a key and a value");
         // `route: {timeout: …}` is another setting, and so is `connect_timeout`.
         let mut found: Vec<&str> =
@@ -179,29 +180,19 @@ fn every_file_sets_the_recommended_timeout() {
         assert_eq!(found, [expected], "{file}");
     }
     let folders = ["deploy/envoy", "deploy/istio", "deploy/kgateway", "deploy/envoy-gateway"];
-    for file in folders.map(|folder| root().join(folder)) {
-        for entry in fs::read_dir(&file).expect("it is a folder") {
-            let path = entry.expect("it can be read").path();
-            let name =
-                path.strip_prefix(root()).expect("it is below").to_string_lossy().into_owned();
-            let is_listed = TIMEOUTS.iter().any(|(listed, _)| *listed == name);
-            assert!(
-                path.is_dir() || is_listed || !read(&name).contains("timeout:"),
-                "{name} sets a timeout: add it to TIMEOUTS"
-            );
-        }
+    for name in folders.into_iter().flat_map(files) {
+        let is_listed = TIMEOUTS.iter().any(|(listed, _)| *listed == name);
+        assert!(
+            is_listed || !read_sample(&name).contains("timeout:"),
+            "{name} sets a timeout: add it to TIMEOUTS"
+        );
     }
 }
 
 /// Then Envoy receives the fallback answer before it gives up, whatever Redis does.
 #[test]
 fn the_recommended_timeout_is_longer_than_tollgate_waits_for_the_store() {
-    let help = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .arg("--help")
-        .output()
-        .expect("it starts")
-        .stdout;
-    let help = String::from_utf8(help).expect("it is text");
+    let help = tollgate(&["--help"]).stdout;
     let (_, after) = help.split_once("[env: STORE_TIMEOUT=]").expect("it is listed");
     assert!(
         after.trim_start().starts_with("[default: 100ms]"),
@@ -215,7 +206,7 @@ fn the_recommended_timeout_is_longer_than_tollgate_waits_for_the_store() {
 
 #[test]
 fn every_sample_names_the_same_envoy_version() {
-    let page = read("docs/envoy.md");
+    let page = read_sample("docs/envoy.md");
     let (_, section) =
         page.split_once("\n## What each sample needs\n").expect("it is a section of the page");
     let section = section.split("\n## ").next().expect("there is always a first");
@@ -226,7 +217,7 @@ fn every_sample_names_the_same_envoy_version() {
     let mut found = BTreeMap::new();
     let texts: BTreeMap<_, _> = TIMEOUTS
         .iter()
-        .filter_map(|(file, _)| Some((file.strip_prefix("deploy/envoy/")?, read(file))))
+        .filter_map(|(file, _)| Some((file.strip_prefix("deploy/envoy/")?, read_sample(file))))
         .collect();
     for (file, text) in &texts {
         let (_, rest) = text
@@ -243,33 +234,21 @@ fn every_sample_names_the_same_envoy_version() {
     assert_eq!(found, stated);
 }
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn read(file: &str) -> String {
-    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("read {file}: {error}"))
-}
-
 /// Markdown files that users read.
 fn pages() -> Vec<String> {
-    let docs = fs::read_dir(root().join("docs"))
-        .expect("it is a folder")
-        .map(|entry| entry.expect("it can be read").path());
-    let docs = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    let docs = docs
-        .map(|path| path.strip_prefix(root()).expect("it is below").to_string_lossy().into_owned());
-    docs.chain(
-        [
-            "README.md",
-            "CONTRIBUTING.md",
-            "helm/tollgate/README.md",
-            "benches/README.md",
-            "tests/README.md",
-        ]
-        .map(str::to_owned),
-    )
-    .collect()
+    let is_page = |file: &String| Path::new(file).extension().is_some_and(|end| end == "md");
+    let docs = files("docs").into_iter().filter(is_page);
+    let others = ["CONTRIBUTING.md", "helm/tollgate/README.md", "benches/README.md"];
+    let others = others.into_iter().chain(["README.md", "tests/README.md"]);
+    docs.chain(others.map(str::to_owned)).collect()
+}
+
+/// The files of a folder of this repository.
+fn files(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(sample(folder)).expect("it is a folder");
+    let entries = entries.map(|entry| entry.expect("it can be read"));
+    let files = entries.filter(|entry| entry.path().is_file());
+    files.map(|entry| format!("{folder}/{}", entry.file_name().display())).collect()
 }
 
 /// Relative links of a page.

@@ -571,6 +571,11 @@ pub(crate) fn sample(path: &str) -> String {
     format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The text of a file of this repository.
+pub(crate) fn read_sample(path: &str) -> String {
+    fs::read_to_string(sample(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
 /// Runs `tollgate` with a text on stdin until it ends.
 pub(crate) fn tollgate_with_stdin(arguments: &[&str], text: &str) -> Ran {
     let mut stdin = tempfile::tempfile().expect("a temporary file can be made");
@@ -707,9 +712,8 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool)
 /// The text of a file with tests, as `docs/compatibility.md` names it: `src/…`, or a path below
 /// `tests/suite/`.
 pub(crate) fn read_test_file(file: &str) -> String {
-    let folder = if file.starts_with("src/") { "" } else { "tests/suite" };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    let folder = if file.starts_with("src/") { "" } else { "tests/suite/" };
+    read_sample(&format!("{folder}{file}"))
 }
 
 /// The most resident memory that a process ever had.

@@ -16,9 +16,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{assert_current, cell};
+use crate::support::{read_sample, sample};
 
 const PAGE: &str = "docs/guarantees.md";
 const GENERATED: &str = "<!-- Generated from the definitions by `make generated-docs`. -->\n";
@@ -89,8 +90,17 @@ struct Source {
 
 #[test]
 fn tables_of_bounds_are_current() {
-    let sources = sources();
-    let bounds = bounds(&sources);
+    let bounds = bounds(&sources());
+    let known = read_sample("docs/metrics.md");
+    let mut names = BTreeSet::new();
+    for Bound { file, name, metrics, .. } in &bounds {
+        assert!(names.insert(name), "`{name}` is named twice");
+        let families = metrics.iter().map(|metric| metric.split('{').next().unwrap_or_default());
+        for family in families {
+            let is_known = known.contains(&format!("| `{family}` |"));
+            assert!(is_known, "{file}: docs/metrics.md has no `{family}` of `{name}`");
+        }
+    }
     let mut tables = String::new();
     for (title, _) in ORDER.map(|section| SECTIONS[section]) {
         let _ = write!(
@@ -110,27 +120,9 @@ fn tables_of_bounds_are_current() {
             );
         }
     }
-    let page = fs::read_to_string(root().join(PAGE)).expect("the page is there");
+    let page = read_sample(PAGE);
     let (written, _) = page.split_once(GENERATED).expect("it has the marker");
     assert_current(PAGE, &format!("{written}{GENERATED}{tables}"));
-}
-
-#[test]
-fn names_of_bounds_are_unique_and_their_metrics_exist() {
-    let known = fs::read_to_string(root().join("docs/metrics.md")).expect("the page is there");
-    let mut names = BTreeSet::new();
-    for bound in bounds(&sources()) {
-        assert!(names.insert(bound.name.clone()), "`{}` is named twice", bound.name);
-        for metric in &bound.metrics {
-            let family = metric.split('{').next().unwrap_or_default();
-            assert!(
-                known.contains(&format!("| `{family}` |")),
-                "{}: `{}` names `{family}`, which docs/metrics.md does not have",
-                bound.file,
-                bound.name
-            );
-        }
-    }
 }
 
 #[test]
@@ -308,8 +300,8 @@ fn literal(text: &str) -> Value {
     }
 }
 
-/// The value of an expression of numbers, durations and other constants, of the same file or of a
-/// name that is unique.
+/// The value of an expression of numbers, shifts, durations and other constants, of the same file or
+/// of a name that is unique.
 fn evaluate(sources: &[Source], file: &str, expression: &str) -> Value {
     let evaluated = |text: &str| evaluate(sources, file, text.trim());
     if let Some((kind, argument)) =
@@ -323,10 +315,8 @@ fn evaluate(sources: &[Source], file: &str, expression: &str) -> Value {
             other => panic!("src/{file}.rs: `{other}` is no unit of time"),
         };
     }
-    for (operator, apply) in OPERATORS {
-        if let Some((left, right)) = expression.rsplit_once(operator) {
-            return Value::Number(apply(evaluated(left).number(), evaluated(right).number()));
-        }
+    if let Some((left, right)) = expression.split_once(" << ") {
+        return Value::Number(evaluated(left).number() << evaluated(right).number());
     }
     if let Ok(number) = expression.replace('_', "").parse() {
         return Value::Number(number);
@@ -346,23 +336,13 @@ fn evaluate(sources: &[Source], file: &str, expression: &str) -> Value {
     value.unwrap_or_else(|| panic!("src/{file}.rs: `{expression}` has no known value"))
 }
 
-type Operator = fn(u64, u64) -> u64;
-
-/// Those that bind least first.
-const OPERATORS: [(&str, Operator); 4] = [
-    (" << ", |left, right| left << right),
-    (" - ", |left, right| left - right),
-    (" * ", |left, right| left * right),
-    (" / ", |left, right| left / right),
-];
-
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
 }
 
 /// The files of `src` without their unit tests.
 fn sources() -> Vec<Source> {
-    let src = root().join("src");
+    let src = sample("src");
     let files = walkdir::WalkDir::new(&src).sort_by_file_name();
     let files = files.into_iter().map(|entry| entry.expect("src can be read"));
     let rust = files.filter(|entry| entry.path().extension().is_some_and(|end| end == "rs"));
@@ -376,8 +356,4 @@ fn sources() -> Vec<Source> {
         }
     };
     rust.map(|entry| read(entry.path())).collect()
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
