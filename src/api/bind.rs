@@ -131,6 +131,8 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use socket2::SockRef;
 
     use super::*;
@@ -143,6 +145,34 @@ mod tests {
         }
         let listener = tcp(("::1", 0), "TEST").expect("any port will do");
         assert!(SockRef::from(&listener).only_v6().expect("it is of IPv6"));
+    }
+
+    #[test]
+    fn a_socket_of_a_process_that_is_no_more_is_taken_over() {
+        let home = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = home.path().join("tollgate.sock");
+        drop(UnixListener::bind(&path).expect("no listener"));
+        assert!(fs::metadata(&path).expect("it was left behind").file_type().is_socket());
+        // GRPC_UDS
+        let (listener, file) = unix(&path, "GRPC_UDS").expect("no process listens on it");
+        UnixStream::connect(&path).expect("it is bound");
+
+        let error = unix(&path, "GRPC_UDS").expect_err("it is in use").to_string();
+        let expected = format!("bind {} (GRPC_UDS): another process listens on it", path.display());
+        assert_eq!(error, expected);
+        UnixStream::connect(&path).expect("it is left alone");
+        drop((listener, file));
+        assert!(!path.exists(), "it is removed");
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let home = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = home.path().join("notes");
+        fs::write(&path, "precious").expect("a file can be written");
+        let error = unix(&path, "GRPC_UDS").expect_err("it is a file").to_string();
+        assert!(error.ends_with("(GRPC_UDS): the file is not a socket"), "{error}");
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "precious");
     }
 
     #[test]

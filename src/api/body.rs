@@ -87,3 +87,17 @@ impl IntoResponse for BodyError {
         (self.status(), format!("{self}\n")).into_response()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn reason_of_a_400_is_truncated() {
+        let response = bad_request(&"\u{fc}".repeat(1 << 20), Some("{}"));
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+        let body = axum::body::to_bytes(response.into_body(), 2_000).await.expect("it is short");
+        let body = str::from_utf8(&body).expect("it is text");
+        assert!(body.contains("\u{fc}...\nwrite a RateLimitRequest as JSON"), "{body}");
+    }
+}

@@ -79,3 +79,35 @@ fn response(serving: bool) -> HealthCheckResponse {
     let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
     HealthCheckResponse { status: status.into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use tonic_health::pb::health_server::Health as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn health_of_the_service_only_is_reported() {
+        let lifecycle = Lifecycle::default();
+        lifecycle.set_rules(true, "ok".to_owned());
+        let health = Health::new(lifecycle, Clock::system(), &Metrics::new());
+        for (service, known) in [
+            ("", true),
+            ("ratelimit", true),
+            ("envoy.service.ratelimit.v3.RateLimitService", false),
+            ("unknown", false),
+        ] {
+            let request = || Request::new(HealthCheckRequest { service: service.to_owned() });
+            let mut watched = health.watch(request()).await.expect("it is answered").into_inner();
+            let first = watched.next().await.expect("a status").expect("no error").status();
+            match health.check(request()).await {
+                Ok(checked) => assert_eq!(checked.into_inner().status(), ServingStatus::Serving),
+                Err(status) => assert_eq!(status.code(), tonic::Code::NotFound),
+            }
+            let expected =
+                if known { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
+            assert_eq!(first, expected, "{service}");
+            assert_eq!(health.check(request()).await.is_ok(), known, "{service}");
+        }
+    }
+}

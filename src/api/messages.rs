@@ -73,3 +73,73 @@ fn shorten_numbers(json: &mut Value) {
         Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::decode;
+
+    /// Valid bodies, each for one hit, a peek or a refund of `k` in domain `d`.
+    const VALID: &[&str] = &[
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#,
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":""}]}],"hitsAddend":1}"#,
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hits_addend":1}"#,
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"hitsAddend":"1"}]}"#,
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"hits_addend":1}]}"#,
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":null}],"limit":null,"hitsAddend":null}],"hitsAddend":null}"#,
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":false}]}"#,
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"is_negative_hits":true}]}"#,
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":5,"unit":"MINUTE"}}]}"#,
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requests_per_unit":5,"unit":2}}]}"#,
+        r#"{"domain":"e","domain":"d","descriptors":[{"entries":[{"key":"x","key":"k"}]}],"hitsAddend":9,"hits_addend":1}"#,
+        " \n{\"domain\" : \"d\",\n\t\"descriptors\":[{\"entries\":[{\"key\":\"\\u006b\"}]}]} \n",
+    ];
+
+    #[test]
+    fn protobuf_json_is_read_in_every_spelling() {
+        for body in VALID {
+            let message = read(body.as_bytes()).unwrap_or_else(|error| panic!("{body}: {error}"));
+            let (query, _) = decode::query(&message).expect("it was encoded here");
+            let [descriptor] = &*query.descriptors else { panic!("one descriptor: {body}") };
+            assert_eq!((query.domain, descriptor.hits.count()), (&b"d"[..], 1), "{body}");
+            let entries: Vec<_> =
+                descriptor.entries.iter().map(|one| (one.key, one.value)).collect();
+            assert_eq!(entries, [(&b"k"[..], &b""[..])], "{body}");
+        }
+    }
+
+    /// Invalid bodies, and the reason.
+    const INVALID: &str = r#"
+ => EOF while parsing a value at line 1 column 0
+no json => expected ident at line 1 column 2
+{ => EOF while parsing an object at line 1 column 1
+[] => invalid type: sequence, expected a map
+null => invalid type: null, expected a map
+1 => invalid type: integer `1`, expected a map
+{"domain":1,"descriptors":[{"entries":[{"key":"k"}]}]} => invalid type: integer `1`, expected a string at line 1 column 11
+{"domain":"d","descriptors":{"entries":[{"key":"k"}]}} => invalid type: map, expected a list
+{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"unknown":1} => unrecognized field name 'unknown' at line 1 column 65
+{"domain":"d","descriptors":[{"entries":[{"key":"k","unknown":1}]}]} => unrecognized field name 'unknown'
+{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":-1} => out of range
+{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":4294967296} => out of range
+{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"hitsAddend":18446744073709555712}]} => out of range
+{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":5,"unit":"FORTNIGHT"}}]} => unrecognized enum value 'FORTNIGHT'
+{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]} trailing => trailing characters at line 1 column 58
+{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}{} => trailing characters
+"#;
+
+    #[test]
+    fn invalid_bodies_are_errors_with_the_reason() {
+        for line in INVALID.lines().skip(1) {
+            let (body, reason) = line.split_once(" => ").expect("a body => a reason");
+            let error = read(body.as_bytes()).expect_err(body).to_string();
+            assert!(error.contains(reason), "{body}: {error}");
+        }
+        let bodies = [
+            "[".repeat(100_000),
+            r#"{"a":"#.repeat(100_000),
+            format!(r#"{{"domain":{}"#, "[".repeat(1_000_000)),
+        ];
+        assert!(bodies.iter().all(|body| read(body.as_bytes()).is_err()), "deeply nested ones");
+    }
+}

@@ -159,6 +159,9 @@ fn threads(text: &str) -> Result<NonZeroUsize, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use clap::Parser;
 
     use super::*;
@@ -175,5 +178,43 @@ mod tests {
         let parsed = Cli::try_parse_from([&["tollgate"], &ages[..]].concat()).expect("valid flags");
         let limits = parsed.api.connection_limits();
         assert_eq!((limits.max_age, limits.grace), (None, None));
+    }
+    /// A certificate that signs itself and its key, in files of these names.
+    fn certificate(folder: &Path, cert: &str, key: &str) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a name");
+        fs::write(folder.join(cert), made.cert.pem()).expect("it is writable");
+        fs::write(folder.join(key), made.signing_key.serialize_pem()).expect("it is writable");
+    }
+
+    #[test]
+    fn invalid_settings_of_tls_are_errors_with_their_names() {
+        let folder = tempfile::tempdir().expect("a temporary directory can be made");
+        certificate(folder.path(), "cert", "key");
+        certificate(folder.path(), "ca", "other-key");
+        // TLS, CERT, PAIR and DIR stand for what most of them have.
+        let cases = "
+TLS => GRPC_SERVER_TLS_CERT is not set
+CERT => GRPC_SERVER_TLS_KEY is not set
+TLS --grpc-server-tls-cert=/no/tls.crt --grpc-server-tls-key=DIR/key => GRPC_SERVER_TLS_CERT: /no/tls.crt: No such file or directory
+CERT --grpc-server-tls-key=DIR/cert => GRPC_SERVER_TLS_KEY
+CERT --grpc-server-tls-key=DIR/other-key => cannot be used together
+PAIR --grpc-client-tls-cacert=DIR/key => GRPC_CLIENT_TLS_CACERT
+PAIR --grpc-client-tls-san=envoy.mesh => set GRPC_CLIENT_TLS_CACERT to the file of the clients' authority
+PAIR --grpc-client-tls-cacert=DIR/ca --grpc-client-tls-san=spiffe://mesh/envoy => GRPC_CLIENT_TLS_SAN is spiffe://mesh/envoy, which is not a DNS name
+--grpc-client-tls-cacert=DIR/ca => set GRPC_SERVER_USE_TLS to true, or unset GRPC_CLIENT_TLS_CACERT
+--grpc-server-use-tls=false --grpc-client-tls-san=envoy.mesh => set GRPC_SERVER_USE_TLS to true
+--grpc-server-use-tls=yes => true or false";
+        for line in cases.trim().lines() {
+            let (flags, expected) = line.split_once(" => ").expect("flags => a text");
+            let flags = flags
+                .replace("PAIR", "CERT --grpc-server-tls-key=DIR/key")
+                .replace("CERT", "TLS --grpc-server-tls-cert=DIR/cert")
+                .replace("TLS", "--grpc-server-use-tls")
+                .replace("DIR", folder.path().to_str().expect("a plain name"));
+            let arguments = std::iter::once("tollgate").chain(flags.split(' '));
+            let parsed = Cli::try_parse_from(arguments).map_err(|error| error.to_string());
+            let error = parsed.and_then(|parsed| parsed.api.tls()).expect_err(line);
+            assert!(error.contains(expected), "{line}: {error}");
+        }
     }
 }

@@ -176,3 +176,20 @@ fn bind_prometheus(addr: &str) -> anyhow::Result<TcpListener> {
     let port = port.parse().with_context(|| format!("PROMETHEUS_ADDR: {port} is not a port"))?;
     bind::tcp((host, port), "PROMETHEUS_ADDR")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prometheus_is_bound_at_one_address_or_all() {
+        for (addr, is_ipv4) in [("127.0.0.1:0", true), ("[::]:0", false), (":0", false)] {
+            let listener = bind_prometheus(addr).expect("any port will do");
+            let bound = listener.local_addr().expect("it is bound");
+            assert_eq!(bound.is_ipv4(), is_ipv4, "{addr}");
+        }
+        for invalid in ["9090", "127.0.0.1", ":http"] {
+            assert!(bind_prometheus(invalid).is_err(), "{invalid}");
+        }
+    }
+}

@@ -171,6 +171,8 @@ fn policy_name(name: &str, [index, nth]: [usize; 2]) -> String {
 mod tests {
     use std::sync::Arc;
 
+    use clap::{Args as _, Command, FromArgMatches as _};
+
     use super::*;
     use crate::base::time::Time;
     use crate::limiter::decision::StoreErrors;
@@ -184,10 +186,17 @@ domain: d
 descriptors:
 - {key: a, rate_limit: {name: 'per "user"', unit: minute, requests_per_unit: 10}, metadata: {tollgate: {unit_multiplier: 5}}}
 - {key: b, rate_limit: {name: ümlaut, unit: minute, requests_per_unit: 10}, metadata: {tollgate: {unit_multiplier: 5}}}
+- {key: c, rate_limit: {unit: minute, requests_per_unit: 10}, metadata: {tollgate: {warn_at: 50%}}}
 "#;
 
-    /// The headers of a request whose limits have `remaining` hits.
-    fn headers_of(entries: &[&str], remaining: &[u64], later: Option<Span>) -> Vec<String> {
+    /// The headers of the response to a request whose limits have `remaining` hits, and those of the
+    /// request.
+    fn headers_of(
+        entries: &[&str],
+        remaining: &[u64],
+        later: Option<Span>,
+        settings: &Settings,
+    ) -> [Vec<String>; 2] {
         let rules = Arc::new(rules_of(RULES));
         let mut query = Query::default();
         for entry in entries {
@@ -214,21 +223,28 @@ descriptors:
             blocked: &Blocked::default(),
             now,
         };
-        let settings = Settings {
+        let statuses: Vec<Status> = plan.steps.iter().map(|step| decision.status(step)).collect();
+        let headers = [
+            of_response(&decision, &statuses, |_| false, later, settings),
+            of_request(&statuses, |_| false, &[], settings),
+        ];
+        headers.map(|headers| {
+            headers.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
+        })
+    }
+
+    fn all_headers() -> Settings {
+        Settings {
             ietf_ratelimit_headers_enabled: true,
-            limit_response_headers_enabled: remaining.is_empty(),
             retry_after_header_enabled: true,
             ..Settings::default()
-        };
-        let statuses: Vec<Status> = plan.steps.iter().map(|step| decision.status(step)).collect();
-        let headers = of_response(&decision, &statuses, |_| false, later, &settings);
-        headers.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
+        }
     }
 
     #[test]
     fn ietf_headers_are_structured_fields() {
         assert_eq!(
-            headers_of(&["a=x", "none=x", "b=x"], &[3, 0], Some(Span::ZERO)),
+            headers_of(&["a=x", "none=x", "b=x"], &[3, 0], Some(Span::ZERO), &all_headers())[0],
             [
                 r#"RateLimit-Policy: "per \"user\"";q=10;w=300, "descriptor-2";q=10;w=300"#,
                 r#"RateLimit: "per \"user\"";r=3;t=7, "descriptor-2";r=0;t=7"#,
@@ -239,6 +255,38 @@ descriptors:
 
     #[test]
     fn without_a_limit_there_are_no_headers() {
-        assert_eq!(headers_of(&["none=x"], &[], None), [""; 0]);
+        let settings = Settings { limit_response_headers_enabled: true, ..all_headers() };
+        assert_eq!(headers_of(&["none=x"], &[], None, &settings)[0], [""; 0]);
+    }
+
+    #[test]
+    fn headers_have_configured_names() {
+        let names = [
+            ("LIMIT_LIMIT_HEADER", "X-Most"),
+            ("LIMIT_REMAINING_HEADER", "X-Left"),
+            ("LIMIT_RESET_HEADER", "X-Seconds"),
+            ("LIMIT_REQUEST_LIMIT_HEADER", "Y-Most"),
+            ("LIMIT_REQUEST_REMAINING_HEADER", "Y-Left"),
+            ("LIMIT_REQUEST_RESET_HEADER", "Y-Seconds"),
+            ("WARNING_HEADER", "X-Near"),
+        ];
+        let flags = names
+            .map(|(name, value)| format!("--{}={value}", name.to_lowercase().replace('_', "-")));
+        let enabled = ["--limit-response-headers-enabled", "--limit-request-headers-enabled"];
+        let arguments = ["test"].into_iter().chain(enabled).map(str::to_owned).chain(flags);
+        let matches = Settings::augment_args(Command::new("test")).get_matches_from(arguments);
+        let settings = Settings::from_arg_matches(&matches).expect("valid flags");
+        assert_eq!(
+            headers_of(&["c=x"], &[4], None, &settings),
+            [
+                vec![
+                    "X-Most: 10",
+                    "X-Left: 4",
+                    "X-Seconds: 7",
+                    r#"X-Near: "descriptor-0";used=60;t=7"#
+                ],
+                vec!["Y-Most: 10", "Y-Left: 4", "Y-Seconds: 7"],
+            ]
+        );
     }
 }

@@ -283,6 +283,27 @@ mod tests {
     }
 
     #[test]
+    fn levels_have_the_names_of_the_reference() {
+        // LOG_LEVEL, and what it includes.
+        for (names, level) in [
+            ("trace TRACE", tracing::Level::TRACE),
+            ("debug", tracing::Level::DEBUG),
+            ("info", tracing::Level::INFO),
+            ("warn WARN warning", tracing::Level::WARN),
+            ("error fatal panic", tracing::Level::ERROR),
+        ] {
+            for name in names.split(' ') {
+                assert_eq!(name.parse(), Ok(Level(level)), "{name}");
+            }
+        }
+        assert!("loud".parse::<Level>().is_err());
+        let warn = Level(tracing::Level::WARN).filter();
+        let own = env!("CARGO_CRATE_NAME");
+        assert!(warn.would_enable(own, &tracing::Level::WARN));
+        assert!(!warn.would_enable(own, &tracing::Level::INFO));
+    }
+
+    #[test]
     fn text_values_are_quoted_as_logfmt() {
         let lines = Lines::default();
         let writer = lines.clone();

@@ -200,3 +200,83 @@ fn flush_interval(text: &str) -> Result<Span, String> {
         Err("write a time above zero, such as 10s".to_owned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, FromArgMatches as _};
+
+    use super::*;
+    use crate::telemetry::metric::Metrics;
+
+    /// The settings `NAME=VALUE`, between which is `; `.
+    fn settings(settings: &str) -> Result<(Settings, Environment), String> {
+        let variables = settings.split("; ").filter_map(|setting| setting.split_once('='));
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let variables: Vec<(String, String)> = variables.collect();
+        let command = Settings::augment_args(Command::new("test"));
+        let is_flag = |name: &str| {
+            command.get_arguments().any(|flag| flag.get_env().is_some_and(|env| env == name))
+        };
+        let flags = variables.iter().filter(|(name, _)| is_flag(name));
+        let flags = flags
+            .map(|(name, value)| format!("--{}={value}", name.to_lowercase().replace('_', "-")));
+        let arguments: Vec<String> = std::iter::once("test".to_owned()).chain(flags).collect();
+        let matches = command.try_get_matches_from(arguments).map_err(|error| error.to_string())?;
+        let settings = Settings::from_arg_matches(&matches).map_err(|error| error.to_string())?;
+        Ok((settings, Environment::new(variables, [])))
+    }
+
+    /// What is sent where.
+    fn statsd(text: &str) -> Result<Option<statsd::Options>, String> {
+        let (settings, environment) = settings(text)?;
+        settings.statsd(&environment)
+    }
+
+    #[test]
+    fn response_times_can_be_milliseconds() {
+        let text = "USE_PROMETHEUS=true; PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=true";
+        let (settings, _) = settings(text).expect("they are valid");
+        let metrics = Metrics::named(settings.naming(None));
+        metrics.reference_timer("t", "t_seconds", "T.", &[]).observe(Span::from_micros(7_000));
+        let page = metrics.page();
+        for (bound, count) in [("0.005", 0), ("5", 0), ("10", 1), ("10000", 1)] {
+            let line = format!("\nt_seconds_bucket{{le=\"{bound}\"}} {count}\n");
+            assert!(page.contains(&line), "{line}: {page}");
+        }
+    }
+
+    #[test]
+    fn invalid_settings_of_metrics_say_what_to_write() {
+        let cases = r#"
+STATS_FLUSH_INTERVAL=0s => write a time above zero, such as 10s
+STATS_FLUSH_INTERVAL=-1s => write a time above zero, such as 10s
+STATSD_PROTOCOL=unix => write tcp or udp
+STATSD_PORT=0 => write a port from 1 to 65535
+EXTRA_TAGS=zone:eu:west => "zone:eu:west" is not a tag
+USE_DOG_STATSD=true; USE_DOG_STATSD_MOGRIFIERS=A => DOG_STATSD_MOGRIFIER_A_PATTERN is not set
+USE_DOG_STATSD=true; USE_DOG_STATSD_MOGRIFIERS=A; DOG_STATSD_MOGRIFIER_A_PATTERN=( => DOG_STATSD_MOGRIFIER_A_PATTERN is not a regular expression"#;
+        for line in cases.trim().lines() {
+            let (settings, expected) = line.split_once(" => ").expect("settings => a text");
+            let error = statsd(settings).expect_err(line);
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn mogrifiers_turn_parts_of_names_into_tags() {
+        let options = statsd(
+            r"USE_DOG_STATSD=true; USE_DOG_STATSD_MOGRIFIERS=RL,ALL; EXTRA_TAGS=zone:eu; DOG_STATSD_MOGRIFIER_RL_PATTERN=^ratelimit\.service\.rate_limit\.([^.]+)\.(.*)\.([^.]+)$; DOG_STATSD_MOGRIFIER_RL_NAME=ratelimit.service.rate_limit.$3; DOG_STATSD_MOGRIFIER_RL_TAGS=domain:$1,descriptor:$2; DOG_STATSD_MOGRIFIERS_ALL_PATTERN=^ratelimit; DOG_STATSD_MOGRIFIERS_ALL_NAME=rest",
+        );
+        let options = options.expect("the settings are valid").expect("statsd is used");
+        assert_eq!(options.protocol, Protocol::Udp);
+        let tagged = |name: &str| {
+            let (name, tags) = options.tagging.tag(name);
+            name + &tags
+        };
+        assert_eq!(
+            tagged("ratelimit.service.rate_limit.d.key1.key2_v.key3_a.total_hits"),
+            "ratelimit.service.rate_limit.total_hits|#zone:eu,descriptor:key1.key2_v.key3_a,domain:d"
+        );
+        assert_eq!(tagged("ratelimit_server.ShouldRateLimit.response_time"), "rest|#zone:eu");
+    }
+}

@@ -305,3 +305,41 @@ impl Connection {
 fn timed_out(text: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn datagrams_fit_a_frame_and_long_lines_are_dropped() {
+        let statsd = UdpSocket::bind("127.0.0.1:0").await.expect("a port is free");
+        let metrics = Metrics::new();
+        for number in 0..100 {
+            let name = format!("ratelimit.counter_{number}");
+            metrics.reference_counter(&name, &format!("c{number}"), "C.", &[]).inc();
+        }
+        metrics.reference_counter(&"k".repeat(9_000), "long", "L.", &[]).inc();
+        // STATSD_PROTOCOL=udp
+        let options = Options {
+            host: "127.0.0.1".to_owned(),
+            port: statsd.local_addr().expect("it is bound").port(),
+            protocol: Protocol::Udp,
+            interval: Span::from_secs(10),
+            tagging: Tagging::default(),
+            is_requested: true,
+        };
+        let mut exporter = Exporter::new(options, &metrics);
+        assert!(exporter.flush_and_log().await);
+        let (mut lines, mut longest) = (0, 0);
+        while lines < 100 {
+            let mut packet = [0; 2 * PACKET_BYTES_MAX];
+            let received = timeout(CONNECT_TIMEOUT, statsd.recv(&mut packet)).await;
+            let bytes = received.expect("more lines").expect("a datagram");
+            longest = longest.max(bytes);
+            lines += str::from_utf8(&packet[..bytes]).expect("it is text").lines().count();
+        }
+        // Several lines, which are shorter than this, and no more than a frame takes.
+        assert!((200..=1_432).contains(&longest), "{longest}");
+        assert_eq!((lines, exporter.lines.get(), exporter.lost.get()), (100, 100, 1));
+    }
+}

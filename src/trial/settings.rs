@@ -164,3 +164,42 @@ impl Settings {
         Ok(tls)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, FromArgMatches as _};
+
+    use super::*;
+
+    /// The settings of flags, which are separated by blanks.
+    fn settings(flags: &str) -> Result<Settings, String> {
+        let command = Settings::augment_args(Command::new("test"));
+        let arguments = std::iter::once("test").chain(flags.split_whitespace());
+        let matches = command.try_get_matches_from(arguments).map_err(|error| error.to_string())?;
+        Settings::from_arg_matches(&matches).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn invalid_settings_are_errors() {
+        let cases = "
+--trial-upstream=http://host:1 => write host:port, dns:///host:port or unix:/path
+--trial-enforce-percent=101 => write a whole number from 0 to 100
+--trial-on-upstream-error=allow => write one of error, decide
+--trial-upstream=host:1 --trial-upstream-tls --trial-upstream-tls-cert=/c => TRIAL_UPSTREAM_TLS_KEY is not; set both or none
+--trial-upstream=host:1 --trial-upstream-tls --trial-upstream-tls-cacert=/none => TRIAL_UPSTREAM_TLS_CACERT: /none";
+        for line in cases.trim().lines() {
+            let (flags, expected) = line.split_once(" => ").expect("flags => a text");
+            let error = settings(flags).and_then(|settings| settings.options()).expect_err(line);
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn settings_without_an_effect_are_warned_about() {
+        let warnings = |flags| settings(flags).expect("they are valid").warnings().join("\n");
+        let unused = warnings("--trial-enforce-percent=5 --trial-upstream-tls-cert=/c");
+        assert!(unused.contains("TRIAL_* have no effect without TRIAL_UPSTREAM"), "{unused}");
+        assert!(unused.contains("TRIAL_UPSTREAM_TLS_CERT has no effect"), "{unused}");
+        assert_eq!(warnings("--trial-upstream=host:1 --trial-enforce-percent=5"), "");
+    }
+}

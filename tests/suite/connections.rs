@@ -1,9 +1,6 @@
 //! Connections to the gRPC and HTTP listeners: how they are accepted and closed.
 
-use std::fs;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixListener;
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,11 +31,6 @@ async fn client_at(path: &Path) -> Client {
     Client::on(endpoint.connect_with_connector(connect).await.expect("a listener"))
 }
 
-/// The same port on the machine itself, by both families.
-fn loopbacks(addr: SocketAddr) -> [SocketAddr; 2] {
-    [(Ipv4Addr::LOCALHOST, addr.port()).into(), (Ipv6Addr::LOCALHOST, addr.port()).into()]
-}
-
 /// A whole call.
 fn call() -> Vec<u8> {
     raw_grpc::frame(&request("d", &[&[("k", "")]]))
@@ -66,65 +58,6 @@ async fn grpc_on_a_unix_socket_is_announced_answered_and_removed_at_the_end() {
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
     assert!(!path.exists(), "it is removed");
-}
-
-#[tokio::test]
-async fn a_socket_of_a_process_that_is_no_more_is_taken_over() {
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let path = home.path().join("tollgate.sock");
-    drop(UnixListener::bind(&path).expect("no listener"));
-    assert!(fs::metadata(&path).expect("it was left behind").file_type().is_socket());
-    let _server = server().with_env("GRPC_UDS", path.to_str().expect("it is text")).start();
-    assert_eq!(client_at(&path).await.ask("d", &[("k", "")]).await, Code::Ok);
-}
-
-#[tokio::test]
-async fn a_socket_that_somebody_listens_at_and_any_other_file_are_left_alone() {
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let path = home.path().join("tollgate.sock");
-    let path = path.to_str().expect("it is text");
-    let _first = server().with_env("GRPC_UDS", path).start();
-    let ran = server().with_env("GRPC_UDS", path).start_and_fail();
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(
-        ran.stderr.contains("(GRPC_UDS): another process listens on it")
-            && ran.stderr.contains(path),
-        "{ran:?}"
-    );
-    assert_eq!(client_at(Path::new(path)).await.ask("d", &[("k", "")]).await, Code::Ok);
-
-    let file = home.path().join("notes");
-    fs::write(&file, "precious").expect("a file can be written");
-    let ran = server().with_env("GRPC_UDS", file.to_str().expect("it is text")).start_and_fail();
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stderr.contains("the file is not a socket"), "{ran:?}");
-    assert_eq!(fs::read_to_string(&file).expect("it is there"), "precious");
-}
-
-#[tokio::test]
-async fn a_host_of_two_colons_is_every_address_of_ipv6_and_ipv4() {
-    for every in ["::", "[::]", ""] {
-        let server = server()
-            .with_env("HOST", every)
-            .with_env("GRPC_HOST", every)
-            .with_env("DEBUG_HOST", every)
-            .with_env("USE_PROMETHEUS", "true")
-            .with_env("PROMETHEUS_ADDR", if every == "::" { "[::]:0" } else { ":0" })
-            .start();
-        for addr in loopbacks(server.http).into_iter().chain(loopbacks(server.admin)) {
-            assert_eq!(http::get(addr, "/healthcheck").status, 200, "{every}: {addr}");
-        }
-        for addr in loopbacks(server.prometheus.expect("it is bound")) {
-            assert_eq!(http::get(addr, "/metrics").status, 200, "{every}: {addr}");
-        }
-        for addr in loopbacks(server.grpc) {
-            assert_eq!(
-                Client::connect(addr).await.ask("d", &[("k", "")]).await,
-                Code::Ok,
-                "{every}: {addr}"
-            );
-        }
-    }
 }
 
 #[tokio::test]

@@ -2,8 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
@@ -19,9 +18,10 @@ use tower::service_fn;
 
 use crate::support::certificates::{Authority, EXPIRES_AT_S, Identity, KeyForm};
 use crate::support::http::Connection;
+use crate::support::volume::Volume;
 use crate::support::{
-    Builder, Client, Code, PATIENCE, TestServer, assert_settings_rejected, copy, eventually,
-    limit_of, raw_grpc, request, write,
+    Builder, Client, Code, PATIENCE, TestServer, copy, eventually, limit_of, raw_grpc, request,
+    write,
 };
 
 const NAMES: &str = "DNS:localhost";
@@ -116,46 +116,6 @@ fn read(cert: &Path) -> CertificateDer<'static> {
     CertificateDer::from_pem_file(cert).expect("it is a certificate")
 }
 
-/// A certificate and its key as kubelet mounts a Secret: links through `..data`, which is turned.
-struct Mounted {
-    directory: TempDir,
-    turns: usize,
-}
-
-impl Mounted {
-    fn new(identity: &Identity) -> Self {
-        let mut mounted = Self {
-            directory: TempDir::new().expect("a temporary directory can be made"),
-            turns: 0,
-        };
-        mounted.turn_to(identity);
-        for name in ["tls.crt", "tls.key"] {
-            symlink(Path::new("..data").join(name), mounted.path(name))
-                .expect("a link can be made");
-        }
-        mounted
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn turn_to(&mut self, identity: &Identity) {
-        self.turns += 1;
-        let before = format!("..{}", self.turns - 1);
-        let next = format!("..{}", self.turns);
-        fs::create_dir(self.path(&next)).expect("a directory can be made");
-        for (name, content) in [("tls.crt", &identity.cert), ("tls.key", &identity.key)] {
-            fs::copy(content, self.path(&next).join(name)).expect("a file can be copied");
-        }
-        symlink(&next, self.path("..data_tmp")).expect("a link can be made");
-        fs::rename(self.path("..data_tmp"), self.path("..data")).expect("a link can be turned");
-        if self.turns > 1 {
-            fs::remove_dir_all(self.path(&before)).expect("it exists");
-        }
-    }
-}
-
 #[tokio::test]
 async fn tls_1_2_and_1_3_accept_every_key_format() {
     let authority = Authority::new();
@@ -242,29 +202,16 @@ async fn only_client_certificates_with_authority_and_name_are_accepted() {
 }
 
 #[tokio::test]
-async fn a_self_signed_client_is_accepted_where_it_is_trusted() {
-    let servers = Authority::new();
-    let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
-    let (_files, trusted) = Authority::self_signed("DNS:envoy.mesh");
-    let (_others, stranger) = Authority::self_signed("DNS:envoy.mesh");
-    for name in ["envoy.mesh", ""] {
-        let server = tls_server(&identity.cert, &identity.key);
-        let server = with_files(server, &[("GRPC_CLIENT_TLS_CACERT", &trusted.cert)]);
-        let server = server.with_env("GRPC_CLIENT_TLS_SAN", name).start();
-        let showing = |shown| any_version(&servers.cacert(), Some(shown));
-        assert_eq!(ask(&server, showing(&trusted)).await, Ok(Code::Ok));
-        assert!(ask(&server, showing(&stranger)).await.is_err());
-        fails(&server, "untrusted", 1.0).await;
-    }
-}
-
-#[tokio::test]
 async fn replaced_secret_is_used_for_new_connections_and_keeps_open_ones() {
     let authority = Authority::new();
     let [first, second, third] =
         ["first", "second", "third"].map(|file| authority.sign(file, NAMES, KeyForm::Pkcs1));
-    let mut mounted = Mounted::new(&first);
-    let server = tls_server(&mounted.path("tls.crt"), &mounted.path("tls.key")).start();
+    let text = |path: &Path| fs::read_to_string(path).expect("it is PEM");
+    let pem = |of: &Identity| [text(&of.cert), text(&of.key)];
+    let [cert, key] = pem(&first);
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let secret = Volume::new(home.path().to_owned(), &[("tls.crt", &cert), ("tls.key", &key)]);
+    let server = tls_server(&home.path().join("tls.crt"), &home.path().join("tls.key")).start();
     assert_eq!(shown(&server, &authority.cacert()).await, read(&first.cert));
 
     let (stop, stopped) = tokio::sync::watch::channel(());
@@ -283,7 +230,8 @@ async fn replaced_secret_is_used_for_new_connections_and_keeps_open_ones() {
         });
     }
     for identity in [&second, &third] {
-        mounted.turn_to(identity);
+        let [cert, key] = pem(identity);
+        secret.replace(&[("tls.crt", &cert), ("tls.key", &key)]);
         let expected = read(&identity.cert);
         eventually("the new certificate is shown", async || {
             shown(&server, &authority.cacert()).await == expected
@@ -386,33 +334,4 @@ async fn drain_and_connection_age_apply_to_tls() {
     eventually("it gets a GOAWAY", async || connection.is_told_to_go().await).await;
     assert_eq!(begun.finish(rest).await.status, tonic::Code::Ok);
     server.metric_becomes("tollgate_connections", 0.0).await;
-}
-
-#[test]
-fn invalid_tls_settings_exit_with_78_and_their_names() {
-    let authority = Authority::new();
-    let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
-    let other = authority.sign("other", NAMES, KeyForm::Pkcs8);
-    let text = |path: &Path| path.to_str().expect("it is text").to_owned();
-    let [cert, key] = [&identity.cert, &identity.key].map(|path| text(path));
-    let [ca, other_key] = [&identity.ca, &other.key].map(|path| text(path));
-    let with_cert = format!("GRPC_SERVER_USE_TLS=true; GRPC_SERVER_TLS_CERT={cert}");
-    let with_pair = format!("{with_cert}; GRPC_SERVER_TLS_KEY={key}");
-    assert_settings_rejected(
-        server,
-        &format!(
-            "
-GRPC_SERVER_USE_TLS=true => GRPC_SERVER_TLS_CERT is not set
-{with_cert} => GRPC_SERVER_TLS_KEY is not set
-{with_pair}; GRPC_SERVER_TLS_CERT=/no/tls.crt => GRPC_SERVER_TLS_CERT: /no/tls.crt: No such file or directory
-{with_cert}; GRPC_SERVER_TLS_KEY={cert} => GRPC_SERVER_TLS_KEY
-{with_cert}; GRPC_SERVER_TLS_KEY={other_key} => cannot be used together
-{with_pair}; GRPC_CLIENT_TLS_CACERT={key} => GRPC_CLIENT_TLS_CACERT
-{with_pair}; GRPC_CLIENT_TLS_SAN=envoy.mesh => set GRPC_CLIENT_TLS_CACERT to the file of the clients' authority
-{with_pair}; GRPC_CLIENT_TLS_CACERT={ca}; GRPC_CLIENT_TLS_SAN=spiffe://mesh/envoy => GRPC_CLIENT_TLS_SAN is spiffe://mesh/envoy, which is not a DNS name
-GRPC_CLIENT_TLS_CACERT={ca} => set GRPC_SERVER_USE_TLS to true, or unset GRPC_CLIENT_TLS_CACERT
-GRPC_SERVER_USE_TLS=false; GRPC_CLIENT_TLS_SAN=envoy.mesh => set GRPC_SERVER_USE_TLS to true
-GRPC_SERVER_USE_TLS=yes => true or false"
-        ),
-    );
 }

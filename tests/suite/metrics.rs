@@ -14,8 +14,7 @@ use crate::support::in_process::Log;
 use crate::support::redis::RedisProcess;
 use crate::support::statsd::{Received, Statsd};
 use crate::support::{
-    Builder, Client, Code, TestServer, assert_settings_rejected, eventually, http, limit_of,
-    look_until, request,
+    Builder, Client, Code, TestServer, eventually, http, limit_of, look_until, request,
 };
 
 /// Rules, mapping files, and the pages that the reference showed with them after [`make_calls`].
@@ -209,41 +208,6 @@ async fn invalid_mapping_files_leave_the_usual_names() {
     server.assert_metric("ratelimit_service_config_load_success", 1.0);
 }
 
-#[tokio::test]
-async fn response_times_can_be_milliseconds() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("USE_PROMETHEUS", "true")
-        .with_env("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "true")
-        .start();
-    server.client().await.ask("d", &[("k", "")]).await;
-    let bucket = |bound: &str| {
-        server.metric(&format!(r#"ratelimit_service_response_time_seconds_bucket{{grpc_method="ShouldRateLimit",le="{bound}"}}"#))
-    };
-    assert_eq!(bucket("10000"), Some(1.0), "no call takes ten seconds");
-    assert_eq!(bucket("0.005"), Some(0.0), "and none 5 µs; the reference has that bound");
-}
-
-#[tokio::test]
-async fn extra_tags_are_labels_of_every_series() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("USE_PROMETHEUS", "true")
-        .with_env("EXTRA_TAGS", "zone:eu.west,app:b")
-        .start();
-    server.client().await.ask("d", &[("k", "")]).await;
-    for name in [
-        r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k",app="b",zone="eu.west"}"#,
-        r#"tollgate_rules{app="b",zone="eu.west"}"#,
-    ] {
-        assert_eq!(server.metric(name), Some(1.0), "{name}");
-    }
-    let page = server.admin("/metrics");
-    let untagged: Vec<&str> = page
-        .lines()
-        .filter(|line| !line.starts_with('#') && !line.contains(r#"zone="eu.west""#))
-        .collect();
-    assert!(untagged.is_empty(), "{untagged:?}");
-}
-
 /// The calls of the recorded pages and those of names that statsd could trip over; ends the server,
 /// and returns /stats and what statsd received.
 async fn all_received(
@@ -356,35 +320,6 @@ async fn extra_tags_are_sent_to_statsd_and_dogstatsd() {
 }
 
 #[tokio::test]
-async fn mogrifiers_turn_parts_of_names_into_tags() {
-    let mut statsd = Statsd::start();
-    let server = sending_to(&statsd, RULES).with_envs(&DOG_STATSD);
-    let pattern = r"^ratelimit\.service\.rate_limit\.([^.]+)\.(.*)\.([^.]+)$";
-    let settings = [
-        ("USE_DOG_STATSD_MOGRIFIERS", "RL,ALL"),
-        ("DOG_STATSD_MOGRIFIER_RL_PATTERN", pattern),
-        ("DOG_STATSD_MOGRIFIER_RL_NAME", "ratelimit.service.rate_limit.$3"),
-        ("DOG_STATSD_MOGRIFIER_RL_TAGS", "domain:$1,descriptor:$2"),
-        // As the reference's manual spells it.
-        ("DOG_STATSD_MOGRIFIERS_ALL_PATTERN", r"^ratelimit"),
-        ("DOG_STATSD_MOGRIFIERS_ALL_NAME", "rest"),
-    ];
-    let mut server = server.with_envs(&settings).start();
-    make_calls(&mut server.client().await).await;
-    end(&mut server, &mut statsd).await;
-    let hits = |descriptor: &str| {
-        statsd.counter(&format!(
-            "ratelimit.service.rate_limit.total_hits|#descriptor:{descriptor},domain:d"
-        ))
-    };
-    assert_eq!((hits("key1"), hits("key1.key2_v.key3_a"), hits("flood")), (3, 1, 3));
-    let received = statsd.received();
-    // 19 calls, 1 load of rules, 1 error, 1 unknown domain.
-    assert_eq!(received.counters.get("rest"), Some(&22), "{received:?}");
-    assert_eq!(received.times.get("rest"), Some(&19.0), "{received:?}");
-}
-
-#[tokio::test]
 async fn statsd_receives_everything_after_outages() {
     let mut statsd = Statsd::away();
     let server = sending_to(&statsd, &limit_of(1_000)).start();
@@ -493,211 +428,26 @@ fn disabled_statsd_receives_nothing() {
 }
 
 #[tokio::test]
-async fn datagrams_fit_a_frame_and_long_lines_are_dropped() {
-    let mut statsd = Statsd::start();
-    let long = "k".repeat(9_000);
-    let rules = format!(
-        "{}  - {{key: {long}, rate_limit: {{unit: year, requests_per_unit: 9}}}}\n",
-        limit_of(9)
-    );
-    let mut server = sending_to(&statsd, &rules).with_env("STATSD_PROTOCOL", "udp").start();
-    let mut client = server.client().await;
-    for _ in 0..100 {
-        client.ask("d", &[("k", "")]).await;
-    }
-    client.ask("d", &[(&long, "")]).await;
-    look_until("it is left out", || server.metric("tollgate_statsd_lines_lost_total") == Some(2.0));
-    end(&mut server, &mut statsd).await;
-    let received = statsd.received();
-    assert_eq!(received.times.get(TIMES), Some(&101.0));
-    let bytes = received.packet_bytes;
-    // Several lines, which are shorter than this, and no more than a frame takes.
-    assert!((200..=1_432).contains(&bytes), "{bytes}");
-}
-
-#[test]
-fn invalid_metrics_settings_exit_with_78_and_a_hint() {
-    assert_settings_rejected(
-        || TestServer::with_rules(&limit_of(1)),
-        r#"
-STATS_FLUSH_INTERVAL=0s => write a time above zero, such as 10s
-STATS_FLUSH_INTERVAL=-1s => write a time above zero, such as 10s
-STATSD_PROTOCOL=unix => write tcp or udp
-STATSD_PORT=0 => write a port from 1 to 65535
-EXTRA_TAGS=zone:eu:west => "zone:eu:west" is not a tag
-USE_DOG_STATSD=true; USE_DOG_STATSD_MOGRIFIERS=A => DOG_STATSD_MOGRIFIER_A_PATTERN is not set
-USE_DOG_STATSD=true; USE_DOG_STATSD_MOGRIFIERS=A; DOG_STATSD_MOGRIFIER_A_PATTERN=( => DOG_STATSD_MOGRIFIER_A_PATTERN is not a regular expression"#,
-    );
-}
-
-#[test]
-fn log_level_and_format_apply() {
-    let log = |level: &str| {
-        let mut statsd = Statsd::away();
-        let server = sending_to(&statsd, &limit_of(1)).with_env("LOG_LEVEL", level).start();
-        look_until("statsd was missed", || {
-            server.metric("tollgate_statsd_flushes_failed_total") >= Some(1.0)
-        });
-        statsd.come();
-        look_until("statsd receives lines", || {
-            server.metric("tollgate_statsd_lines_total") > Some(0.0)
-        });
-        match level {
-            "fatal" => server.log(),
-            "info" => server.log_with(" INFO "),
-            _ => server.log_with(" WARN "),
-        }
-    };
-    let info = log("info");
-    let warn = log("WARN");
-    let error = log("fatal");
-    assert!(info.contains(" INFO "), "{info}");
-    assert!(!warn.contains(" INFO "), "{warn}");
-    assert_eq!(error, "");
-}
-
-const ONE_COUNTER_OR_MORE: &str = "
-domain: d
-descriptors:
-  - {key: fixed, value: a, rate_limit: {unit: year, requests_per_unit: 2}}
-  - key: bucket
-    value: a
-    rate_limit: {unit: year, requests_per_unit: 10}
-    metadata: {tollgate: {algorithm: token_bucket, burst: 30}}
-  - {key: shared, value: a*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 4}}
-  - key: outer
-    value: a
-    descriptors:
-      - key: middle
-        value: b
-        descriptors:
-          - {key: inner, value: c, rate_limit: {unit: year, requests_per_unit: 5}}
-          - {key: inner, value: d, rate_limit: {unit: year, requests_per_unit: 6}}
-          - {key: user, rate_limit: {unit: year, requests_per_unit: 7}}
-  - key: work
-    value: a
-    descriptors:
-      - key: holder
-        rate_limit: {unit: second, requests_per_unit: 8}
-        metadata: {tollgate: {algorithm: concurrency, lease_by: holder, lease: 1h}}
-  - {key: user, rate_limit: {unit: year, requests_per_unit: 9}}
-  - {key: star, value: a*, rate_limit: {unit: year, requests_per_unit: 9}}
-  - {key: free, value: a, rate_limit: {unlimited: true}}
-";
-
-/// The value of a gauge of each rule, by the label `rule`.
-fn by_rule(server: &TestServer, gauge: &str) -> BTreeMap<String, String> {
-    let page = server.admin("/metrics");
-    let lines = page.lines().filter_map(|line| line.strip_prefix(gauge));
-    let values = lines.filter_map(|line| line.split_once("rule=\"")?.1.split_once("\"} "));
-    values.map(|(rule, value)| (rule.to_owned(), value.to_owned())).collect()
-}
-
-fn expected<const N: usize>(values: [(&str, &str); N]) -> BTreeMap<String, String> {
-    values.map(|(rule, value)| (rule.to_owned(), value.to_owned())).into()
-}
-
-#[tokio::test]
-async fn rules_with_one_counter_have_gauges_of_limit_and_usage() {
-    let redis = RedisProcess::start();
-    for backend in ["memory", "redis"] {
-        let server = TestServer::with_rules(ONE_COUNTER_OR_MORE)
-            .with_env("BACKEND_TYPE", backend)
-            .with_env("REDIS_URL", &redis.address())
-            .with_env("USE_STATSD", "false")
-            .start();
-        let limits = [
-            ("d.bucket_a", "30"),
-            ("d.fixed_a", "2"),
-            ("d.outer_a.middle_b.inner_c", "5"),
-            ("d.outer_a.middle_b.inner_d", "6"),
-            ("d.shared_a*", "4"),
-            ("d.work_a.holder", "8"),
-        ];
-        assert_eq!(by_rule(&server, "tollgate_rule_limit{"), expected(limits));
-        let unused = limits.map(|(rule, _)| (rule, "0"));
-        assert_eq!(by_rule(&server, "tollgate_rule_used{"), expected(unused));
-
-        let mut client = server.client().await;
-        for entries in [
-            &[("fixed", "a")][..],
-            &[("fixed", "a")],
-            &[("fixed", "a")],
-            &[("bucket", "a")],
-            &[("shared", "a1")],
-            &[("shared", "a2")],
-            &[("outer", "a"), ("middle", "b"), ("inner", "c")],
-            &[("work", "a"), ("holder", "1")],
-            &[("work", "a"), ("holder", "2")],
-            &[("user", "1")],
-        ] {
-            client.ask("d", entries).await;
-        }
-        let used = [
-            ("d.bucket_a", "1"),
-            ("d.fixed_a", "3"),
-            ("d.outer_a.middle_b.inner_c", "1"),
-            ("d.outer_a.middle_b.inner_d", "0"),
-            ("d.shared_a*", "2"),
-            ("d.work_a.holder", "2"),
-        ];
-        assert_eq!(by_rule(&server, "tollgate_rule_used{"), expected(used), "{backend}");
-        let labels = r#"domain="d",key1="outer_a",key2="middle_b",limit="",rule="d.outer_a.middle_b.inner_c""#;
-        server.assert_metric(&format!("tollgate_rule_limit{{{labels}}}"), 5.0);
-        server.assert_metric("tollgate_rule_gauges_left_out", 0.0);
-    }
-}
-
-#[test]
-fn leased_rules_have_a_gauge_of_what_replicas_hold() {
-    let server = TestServer::with_rules(
-        "
-domain: d
-metadata: {tollgate: {defaults: {consistency: leased}}}
-descriptors:
-  - {key: one, value: a, rate_limit: {unit: hour, requests_per_unit: 1000}}
-  - {key: many, rate_limit: {unit: hour, requests_per_unit: 1009}}
-  - {key: bucket, rate_limit: {unit: second, requests_per_unit: 7}, metadata: {tollgate: {algorithm: token_bucket, burst: 500}}}
-  - {key: exact, value: a, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {tollgate: {consistency: exact}}}
-  - {key: log, value: a, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {tollgate: {algorithm: sliding_log}}}
-",
-    )
-    .start();
-    let bounds = [("d.bucket", "50"), ("d.many", "100"), ("d.one_a", "100")];
-    assert_eq!(by_rule(&server, "tollgate_rule_lease_bound{"), expected(bounds));
-    let limits = [("d.exact_a", "1000"), ("d.log_a", "1000"), ("d.one_a", "1000")];
-    assert_eq!(by_rule(&server, "tollgate_rule_limit{"), expected(limits));
-    assert!(!server.admin("/metrics").contains("tollgate_rule_lease_hits_total"));
-}
-
-#[tokio::test]
 async fn gauges_of_rules_follow_reloads() {
-    let server = TestServer::with_rules(&fixed_rules(&[("a", 2), ("b", 2)])).start();
-    server.client().await.ask("d", &[("k", "a")]).await;
-    server.write("rules.yaml", &fixed_rules(&[("a", 5)]));
-    eventually("the new rules are in force", async || {
-        by_rule(&server, "tollgate_rule_limit{") == expected([("d.k_a", "5")])
-    })
-    .await;
-    assert_eq!(by_rule(&server, "tollgate_rule_used{"), expected([("d.k_a", "1")]));
-}
-
-#[tokio::test]
-async fn gauges_of_rules_are_bounded() {
-    let values: Vec<String> = (0..10_003).map(|number| number.to_string()).collect();
-    let rules: Vec<(&str, u32)> = values.iter().map(|value| (&**value, 1)).collect();
-    let server = TestServer::with_rules(&fixed_rules(&rules)).start();
-    assert_eq!(by_rule(&server, "tollgate_rule_limit{").len(), 10_000);
-    server.assert_metric("tollgate_rule_gauges_left_out", 3.0);
-}
-
-/// A rule for each of these values, with its limit per year.
-fn fixed_rules(values: &[(&str, u32)]) -> String {
-    let rule = |(value, limit): &(&str, u32)| {
+    let rule = |value: &str, limit: u32| {
         format!(
-            "\n- {{key: k, value: '{value}', rate_limit: {{unit: year, requests_per_unit: {limit}}}}}"
+            "\n- {{key: k, value: {value}, rate_limit: {{unit: year, requests_per_unit: {limit}}}}}"
         )
     };
-    let rules: String = values.iter().map(rule).collect();
-    format!("domain: d\ndescriptors:{rules}\n")
+    let server = TestServer::with_rules(&format!(
+        "domain: d\ndescriptors:{}{}\n",
+        rule("a", 2),
+        rule("b", 2)
+    ));
+    let server = server.start();
+    server.client().await.ask("d", &[("k", "a")]).await;
+    server.write("rules.yaml", &format!("domain: d\ndescriptors:{}\n", rule("a", 5)));
+    let series = |gauge: &str, value: &str| {
+        format!(
+            r#"tollgate_rule_{gauge}{{domain="d",key1="k_{value}",limit="",rule="d.k_{value}"}}"#
+        )
+    };
+    server.metric_becomes(&series("limit", "a"), 5.0).await;
+    server.assert_metric(&series("used", "a"), 1.0);
+    assert_eq!(server.metric(&series("limit", "b")), None);
 }

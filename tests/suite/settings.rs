@@ -4,10 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
 
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::cluster::ClusterProcess;
@@ -15,8 +12,7 @@ use crate::support::http::Reply;
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::{self, SentinelProcess};
 use crate::support::{
-    Builder, TestServer, assert_settings_rejected, limit_of, look_until, read_test_file, tollgate,
-    write,
+    Builder, TestServer, limit_of, look_until, read_sample, read_test_file, tollgate, write,
 };
 
 /// The names of all settings of the reference, one a line.
@@ -53,9 +49,7 @@ type Effect =
     ((&'static str, &'static str), &'static [&'static str], fn(&TestServer, &Reply) -> bool);
 
 fn rows() -> Vec<Row> {
-    let page =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md"))
-            .expect("the page");
+    let page = read_sample("docs/compatibility.md");
     let settings = page
         .split("\n## Settings\n")
         .nth(1)
@@ -234,178 +228,6 @@ fn settings_change_responses() {
     }
 }
 
-#[test]
-fn headers_have_configured_names() {
-    let response = ["LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER"];
-    let request = [
-        "LIMIT_REQUEST_LIMIT_HEADER",
-        "LIMIT_REQUEST_REMAINING_HEADER",
-        "LIMIT_REQUEST_RESET_HEADER",
-    ];
-    let configured = ["X-Most", "X-Left", "X-Seconds"];
-    for (enabled, names, direction) in [
-        ("LIMIT_RESPONSE_HEADERS_ENABLED", response, "responseHeadersToAdd"),
-        ("LIMIT_REQUEST_HEADERS_ENABLED", request, "requestHeadersToAdd"),
-    ] {
-        let names: Vec<(&str, &str)> = names.into_iter().zip(configured).collect();
-        let server = TestServer::with_rules(TWO).with_envs(&names);
-        let reply = server.with_env(enabled, "true").start().json(LOOSE);
-        let headers = reply.json()[direction].take();
-        let headers = headers.as_array().expect("there are headers").iter();
-        let found: Vec<Value> = headers.map(|header| header["key"].clone()).collect();
-        assert_eq!(found, configured, "{direction}");
-    }
-    let rules = "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 2}, metadata: {tollgate: {warn_at: 50%}}}]}";
-    let server = TestServer::with_rules(rules).with_env("WARNING_HEADER", "X-Near");
-    let reply = server.start().json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#);
-    assert!(has_header(&reply, "X-Near"), "{reply:?}");
-}
-
-#[test]
-fn dots_are_replaced_in_metric_names() {
-    let rules = "
-domain: a.b
-descriptors:
-  - {key: host, value: foo.bar, rate_limit: {unit: year, requests_per_unit: 5}}
-  - {key: path, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 5}}
-";
-    let server =
-        TestServer::with_rules(rules).with_env("SANITIZE_DESCRIPTOR_METRIC_DOTS", "true").start();
-    for descriptor in [
-        r#""entries":[{"key":"host","value":"foo.bar"}]"#,
-        r#""entries":[{"key":"path","value":"/v1.Do"}]"#,
-        r#""entries":[{"key":"other.key","value":"1"}],"limit":{"requestsPerUnit":5,"unit":"DAY"}"#,
-    ] {
-        let body = format!(r#"{{"domain":"a.b","descriptors":[{{{descriptor}}}]}}"#);
-        assert_eq!(server.json(&body).status, 200, "{body}");
-    }
-    let stats = server.admin("/stats");
-    for name in ["a.b.host_foo_bar", "a.b.path_/v1_Do", "a.b.other_key_1"] {
-        let line = format!("ratelimit.service.rate_limit.{name}.total_hits: 1");
-        assert!(stats.contains(&line), "{line}: {stats}");
-    }
-}
-
-#[test]
-fn months_can_be_calendar_months() {
-    let redis = RedisProcess::start();
-    let rules =
-        "domain: d\ndescriptors: [{key: k, rate_limit: {unit: month, requests_per_unit: 5}}]\n";
-    let start = |calendar: &str| {
-        let server = TestServer::with_rules(rules).with_env("REDIS_URL", &redis.url());
-        server
-            .with_env("EXPIRATION_JITTER_MAX_SECONDS", "0")
-            .with_env("USE_CALENDAR_MONTH_RATE_LIMIT", calendar)
-            .start()
-    };
-    // When the window of the only key begins.
-    let window = |server: &TestServer| -> u64 {
-        redis.command::<()>(&["FLUSHALL"]);
-        assert_eq!(server.json(K).status, 200);
-        let keys: Vec<String> = redis.command(&["KEYS", "*"]);
-        let starts = keys.iter().filter_map(|key| key.strip_prefix("d_k_v_")?.parse().ok());
-        let [start] = starts.collect::<Vec<_>>()[..] else { panic!("one key, not {keys:?}") };
-        start
-    };
-    let fixed = window(&start("false"));
-    assert_eq!(fixed % (30 * 86_400), 0, "30 days since the epoch");
-    let calendar = start("true");
-    let begins = UNIX_EPOCH + Duration::from_secs(window(&calendar));
-    let date = humantime::format_rfc3339_seconds(begins).to_string();
-    assert!(date.ends_with("-01T00:00:00Z"), "the first of a month, not {date}");
-    let explained = calendar.admin("/explain?domain=d&descriptor=k%3Dv");
-    assert!(explained.contains("5 per calendar month"), "{explained}");
-}
-
-#[test]
-fn files_of_one_domain_can_be_merged() {
-    let one = limit_of(1);
-    let other = limit_of(1).replace("key: k", "key: other");
-    let start = |merge: &str| {
-        let server = TestServer::with_files([("a.yaml", &*one), ("b.yaml", &*other)]);
-        server.with_env("MERGE_DOMAIN_CONFIG", merge).start()
-    };
-    assert_eq!(start("true").admin("/rlconfig").lines().count(), 2);
-    let apart = start("false");
-    apart.assert_logged("duplicate domain 'd' in config file");
-    assert_eq!(apart.get("/healthcheck").status, 500);
-}
-
-/// A server whose rules are where the reference's settings say.
-#[test]
-fn rules_are_read_and_named_by_runtime_settings() {
-    let root = TempDir::new().expect("a temporary directory can be made");
-    write(&root.path().join("sub/app/good.yaml"), &limit_of(1));
-    write(&root.path().join("sub/app/.hidden.yaml"), &limit_of(1));
-    let start = |variables: &[(&str, &str)]| {
-        let server = TestServer::with_runtime_root(root.path());
-        let server =
-            server.with_env("RUNTIME_SUBDIRECTORY", "sub").with_env("RUNTIME_APPDIRECTORY", "app");
-        server.with_envs(variables).start()
-    };
-    let server = start(&[("RUNTIME_IGNOREDOTFILES", "true")]);
-    assert!(
-        server.announcement().contains("1 in 1 domain, from ")
-            && server.get("/healthcheck").status == 200
-    );
-
-    // The one with the dot is read, too, and what is wrong with the two of them is told by their
-    // names.
-    for (watch_root, name) in [("true", "app.good.yaml"), ("false", " good.yaml")] {
-        let server =
-            start(&[("RUNTIME_IGNOREDOTFILES", "false"), ("RUNTIME_WATCH_ROOT", watch_root)]);
-        server.assert_logged(&format!("{name}: duplicate domain 'd'"));
-    }
-}
-
-/// As envoyproxy/ratelimit selects them: by their paths with dots for slashes.
-#[tokio::test]
-async fn rules_are_selected_by_their_names_below_the_subdirectory() {
-    let rules =
-        |domain: &str| limit_of(2).replacen("domain: d\n", &format!("domain: {domain}\n"), 1);
-    // RUNTIME_SUBDIRECTORY, the files, and how many are domains in force.
-    let cases: [(&str, &[&str], usize); 8] = [
-        ("config", &["config/config.yaml"], 1),
-        ("ratelimit", &["ratelimit/config.one.yaml"], 1),
-        (".", &["config.yaml"], 1),
-        ("", &["config.yaml"], 1),
-        ("ratelimit", &["ratelimit/config.d/a.yaml"], 1),
-        ("ratelimit", &["ratelimit/config/a.yaml", "ratelimit/config.b.yaml"], 2),
-        // Others are not rules, and neither are test cases.
-        (
-            "ratelimit",
-            &[
-                "ratelimit/config.yaml",
-                "ratelimit/config.test.yaml",
-                "ratelimit/configs/a.yaml",
-                "ratelimit/configs.yaml",
-                "ratelimit/other/config.yaml",
-                "config.yaml",
-            ],
-            1,
-        ),
-        ("", &["config/a.yaml", "config/b/c.yaml"], 2),
-    ];
-    for (below, files, domains) in cases {
-        let root = TempDir::new().expect("a temporary directory can be made");
-        for (number, file) in files.iter().enumerate() {
-            let domain = ["d", "d1", "d2", "d3", "d4", "d5"][number];
-            write(&root.path().join(file), &rules(domain));
-        }
-        let server = TestServer::with_runtime_root(root.path())
-            .with_env("RUNTIME_SUBDIRECTORY", below)
-            .start();
-        assert_eq!(server.get("/healthcheck").status, 200, "{files:?}");
-        let statuses = [(); 3].map(|()| server.json(K).status);
-        assert_eq!(statuses, [200, 200, 429], "{files:?}");
-        let text = format!("from {}", root.path().display());
-        let announced = server.announcement();
-        assert!(announced.contains(&text), "{announced}");
-        let of = format!(" in {domains} domain");
-        assert!(announced.contains(&of), "{files:?}: {announced}");
-    }
-}
-
 #[tokio::test]
 async fn rules_beside_the_directory_are_reloaded_and_have_one_name_each() {
     let root = TempDir::new().expect("a temporary directory can be made");
@@ -546,29 +368,6 @@ fn limits_per_second_can_have_their_own_redis() {
     assert!(begins(&main).contains(&"d_s_v".to_owned()), "all are counted on the one");
     assert_eq!(second.command::<usize>(&["DBSIZE"]), before);
     server.assert_logged("REDIS_PERSECOND_URL has no effect without REDIS_PERSECOND=true");
-}
-
-#[test]
-fn per_second_redis_has_a_default_socket_only() {
-    let redis = RedisProcess::start();
-    let url = redis.url();
-    let socket = redis.socket().display().to_string();
-    let start = |settings: &[(&str, &str)]| {
-        let both = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true")];
-        with_both_periods(&both).with_envs(settings)
-    };
-    let server = start(&[("REDIS_PERSECOND_SOCKET_TYPE", "unix")]).start();
-    server.assert_announced("unix:///var/run/nutcracker/ratelimitpersecond.sock");
-    assert_settings_rejected(
-        || start(&[]),
-        "
-REDIS_PERSECOND_SOCKET_TYPE=tcp => REDIS_PERSECOND_URL is not set; set it to host:port
-REDIS_PERSECOND_SOCKET_TYPE => REDIS_PERSECOND_URL is not set; set it to host:port",
-    );
-    // The address shows what it is.
-    let server = start(&[("REDIS_PERSECOND_SOCKET_TYPE", "tcp"), ("REDIS_PERSECOND_URL", &socket)]);
-    let server = server.start();
-    look_until("it is reached", || server.json(S).status == 200);
 }
 
 #[test]
@@ -714,17 +513,6 @@ fn memory_bytes_max_bounds_the_memory_store() {
     };
     assert!(evicted(&start("65536")).is_some_and(|evicted| evicted > 0.0));
     assert_eq!(evicted(&start("268435456")), Some(0.0));
-}
-
-#[test]
-fn over_limit_cache_has_no_effect_in_memory() {
-    let server =
-        TestServer::with_rules(TWO).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
-    server.assert_logged("LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store");
-    assert_eq!([TIGHT; 3].map(|body| server.json(body).status), [200, 429, 429]);
-    server
-        .assert_metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="tight"}"#, 2.0);
-    assert!(!server.admin("/metrics").contains("over_limit_with_local_cache"));
 }
 
 /// A server that takes connections and says nothing: it is asked to let somebody in, and does not

@@ -266,3 +266,172 @@ fn months(text: &str) -> Result<Windows, String> {
 fn metric_dots(text: &str) -> Result<Dots, String> {
     parse::boolean(text).map(|replace| if replace { Dots::Replace } else { Dots::Keep })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::{Command, FromArgMatches as _};
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::base::time::{MICROS_PER_SECOND, Time};
+    use crate::limits::Unit;
+    use crate::limits::check::{Check, Hits, Key, Verdict};
+    use crate::rules::RuleSet;
+    use crate::rules::config::{self, Source};
+    use crate::rules::plan::{Modes, plan};
+    use crate::rules::query::{Override, Query};
+    use crate::rules::stats::METRIC_SERIES_MAX;
+    use crate::rules::stats::counts::Disposition;
+    use crate::telemetry::metric::Metrics;
+
+    /// The names of the rules in these files below RUNTIME_ROOT; the other flags are separated by
+    /// blanks.
+    fn names(files: &[&str], flags: &str) -> Vec<String> {
+        let root = TempDir::new().expect("a temporary directory can be made");
+        for file in files {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().expect("it is below")).expect("it is writable");
+            fs::write(path, "").expect("it is writable");
+        }
+        let root = root.path().to_str().expect("a plain name");
+        let flags = flags.split(' ').filter(|flag| !flag.is_empty()).map(str::to_owned);
+        let arguments = ["test".to_owned(), format!("--runtime-root={root}")].into_iter();
+        let command = Reading::augment_args(Command::new("test"));
+        let matches = command.try_get_matches_from(arguments.chain(flags)).expect("valid flags");
+        let reading = Reading::from_arg_matches(&matches).expect("valid flags");
+        let environment = Environment::new([("RUNTIME_ROOT".to_owned(), root.to_owned())], []);
+        let directory = reading.files(None, &environment).expect("rules are in files");
+        let sources = directory.read().expect("there are rules");
+        sources.iter().map(|source| source.name.to_string()).collect()
+    }
+
+    /// The rules of these texts with a flag.
+    fn load(flag: &str, texts: &[&str], metrics: &Metrics) -> Result<RuleSet, String> {
+        let command = Reading::augment_args(Command::new("test"));
+        let matches = command.try_get_matches_from(["test", flag]).expect("a valid flag");
+        let reading = Reading::from_arg_matches(&matches).expect("a valid flag");
+        let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
+        let source = |(index, text): (usize, &&str)| {
+            let name = format!("{index}.yaml");
+            Source { name: name.as_str().into(), path: name.into(), text: (*text).into() }
+        };
+        let sources: Vec<Source> = texts.iter().enumerate().map(source).collect();
+        let loaded = config::load(&sources, &reading.options(stats));
+        loaded.map(|loaded| loaded.rules).map_err(|findings| format!("{findings:?}"))
+    }
+
+    #[test]
+    fn files_of_one_domain_can_be_merged() {
+        let files = ["k", "other"].map(|key| {
+            format!("domain: d\ndescriptors: [{{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}}}]")
+        });
+        let files = [&*files[0], &*files[1]];
+        // MERGE_DOMAIN_CONFIG
+        let load = |flag| load(flag, &files, &Metrics::new());
+        let merged = load("--merge-domain-config=true").expect("they are one domain");
+        assert_eq!((merged.domain_count(), merged.rule_count()), (1, 2));
+        let apart = load("--merge-domain-config=false").expect_err("two of one name");
+        assert!(apart.contains("duplicate domain 'd' in config file"), "{apart}");
+    }
+
+    #[test]
+    fn months_can_be_calendar_months() {
+        let text =
+            "{domain: d, descriptors: [{key: k, rate_limit: {unit: month, requests_per_unit: 5}}]}";
+        // USE_CALENDAR_MONTH_RATE_LIMIT
+        let limit = |calendar: &str| {
+            let flag = format!("--use-calendar-month-rate-limit={calendar}");
+            let rules = load(&flag, &[text], &Metrics::new()).expect("the rules are valid");
+            *rules.rules()[0].limit().expect("it has a limit")
+        };
+        let now = Time::from_rfc3339("2026-08-17T12:00:00Z").expect("a time");
+        let fixed = limit("false").window(now).start;
+        assert_eq!(fixed.as_micros() % (30 * 86_400 * MICROS_PER_SECOND), 0, "since the epoch");
+        let calendar = limit("true");
+        assert_eq!(calendar.window(now).start.to_rfc3339(), "2026-08-01T00:00:00Z");
+        assert!(calendar.to_string().starts_with("5 per calendar month,"), "{calendar}");
+    }
+
+    #[test]
+    fn dots_are_replaced_in_metric_names() {
+        let text = "
+domain: a.b
+descriptors:
+  - {key: host, value: foo.bar, rate_limit: {unit: year, requests_per_unit: 5}}
+  - {key: path, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 5}}
+";
+        // SANITIZE_DESCRIPTOR_METRIC_DOTS
+        let metrics = Metrics::new();
+        let rules = load("--sanitize-descriptor-metric-dots=true", &[text], &metrics);
+        let rules = rules.expect("they are valid");
+        let host = rules.rules()[0];
+        let check = Check::new(Key::default(), *host.limit().expect("it has one"), Hits::Add(1));
+        host.stats.record(&check, &Verdict::default(), Disposition::Nothing, 0.8);
+        let of_host = "ratelimit.service.rate_limit.a.b.host_foo_bar.total_hits: 1\n";
+        assert!(metrics.lines().contains(of_host), "{}", metrics.lines());
+        let day = Override { requests_per_unit: 5, wire_unit: 4, unit: Some(Unit::Day) };
+        for (entry, limit, expected) in [
+            ("path=/v1.Do", None, "a.b.path_/v1_Do"),
+            ("other.key=1", Some(day), "a.b.other_key_1"),
+        ] {
+            let mut query = Query::of_entries("a.b", [entry]).expect("an entry");
+            query.descriptors[0].limit = limit;
+            let plan = plan(&rules, &query, Modes::default(), Time::default()).expect("valid");
+            let link = &plan.steps[0].links()[0];
+            assert_eq!(link.metric_name.as_deref(), Some(expected), "{entry}");
+        }
+    }
+
+    #[test]
+    fn rules_are_read_and_named_by_runtime_settings() {
+        let files = ["sub/app/good.yaml", "sub/app/.hidden.yaml"];
+        // RUNTIME_IGNOREDOTFILES and RUNTIME_WATCH_ROOT.
+        for (others, expected) in [
+            ("--runtime-ignoredotfiles", &["app.good.yaml"][..]),
+            ("", &["app..hidden.yaml", "app.good.yaml"]),
+            ("--runtime-watch-root=false", &[".hidden.yaml", "good.yaml"]),
+        ] {
+            let flags = format!("--runtime-subdirectory=sub --runtime-appdirectory=app {others}");
+            assert_eq!(names(&files, &flags), expected, "{others}");
+        }
+    }
+
+    /// As envoyproxy/ratelimit selects them: by their paths with dots for slashes.
+    #[test]
+    fn rules_are_selected_by_their_names_below_the_subdirectory() {
+        // RUNTIME_SUBDIRECTORY, the files, and the names of those that are rules.
+        let cases: [(&str, &[&str], &[&str]); 8] = [
+            ("config", &["config/config.yaml"], &["config.yaml"]),
+            ("ratelimit", &["ratelimit/config.one.yaml"], &["config.one.yaml"]),
+            (".", &["config.yaml"], &["config.yaml"]),
+            ("", &["config.yaml"], &["config.yaml"]),
+            ("ratelimit", &["ratelimit/config.d/a.yaml"], &["config.d.a.yaml"]),
+            (
+                "ratelimit",
+                &["ratelimit/config/a.yaml", "ratelimit/config.b.yaml"],
+                &["config.a.yaml", "config.b.yaml"],
+            ),
+            // Others are not rules, and neither are test cases.
+            (
+                "ratelimit",
+                &[
+                    "ratelimit/config.yaml",
+                    "ratelimit/config.test.yaml",
+                    "ratelimit/configs/a.yaml",
+                    "ratelimit/configs.yaml",
+                    "ratelimit/other/config.yaml",
+                    "config.yaml",
+                ],
+                &["config.yaml"],
+            ),
+            ("", &["config/a.yaml", "config/b/c.yaml"], &["config.a.yaml", "config.b.c.yaml"]),
+        ];
+        for (below, files, expected) in cases {
+            let mut found = names(files, &format!("--runtime-subdirectory={below}"));
+            found.sort();
+            assert_eq!(found, expected, "{files:?}");
+        }
+    }
+}

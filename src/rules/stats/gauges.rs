@@ -106,3 +106,101 @@ fn has_one_counter(nodes: &[&Node], rule: &Rule) -> bool {
     };
     nodes[..counted].iter().all(is_fixed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::tree::tests::rules_of;
+
+    /// The value of a gauge of each rule, by the label `rule`, of at most `rules_max` rules; and the
+    /// page.
+    fn by_rule(rules: &str, gauge: &str, rules_max: usize) -> (Vec<(String, u64)>, String) {
+        let live = Arc::new(LiveRules::default());
+        live.replace(rules_of(rules));
+        let metrics = Metrics::new();
+        let gauges = RuleGauges::new(live, Clock::system(), rules_max, &metrics);
+        metrics.add_source(Arc::new(gauges));
+        // The number of those left out is that of the page before.
+        let [_, page] = [(); 2].map(|()| metrics.page());
+        let lines = page.lines().filter_map(|line| line.strip_prefix(gauge)?.strip_prefix('{'));
+        let values = lines.filter_map(|line| line.split_once("rule=\"")?.1.split_once("\"} "));
+        let mut values: Vec<_> = values
+            .map(|(rule, value)| (rule.to_owned(), value.parse().expect("a number")))
+            .collect();
+        values.sort();
+        (values, page)
+    }
+
+    fn expected<const N: usize>(values: [(&str, u64); N]) -> Vec<(String, u64)> {
+        values.map(|(rule, value)| (rule.to_owned(), value)).into()
+    }
+
+    #[test]
+    fn rules_with_one_counter_have_gauges_of_limit_and_usage() {
+        let rules = "
+domain: d
+descriptors:
+  - {key: fixed, value: a, rate_limit: {unit: year, requests_per_unit: 2}}
+  - key: bucket
+    value: a
+    rate_limit: {unit: year, requests_per_unit: 10}
+    metadata: {tollgate: {algorithm: token_bucket, burst: 30}}
+  - {key: shared, value: a*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 4}}
+  - key: outer
+    value: a
+    descriptors:
+      - key: middle
+        value: b
+        descriptors:
+          - {key: inner, value: c, rate_limit: {unit: year, requests_per_unit: 5}}
+          - {key: inner, value: d, rate_limit: {unit: year, requests_per_unit: 6}}
+          - {key: user, rate_limit: {unit: year, requests_per_unit: 7}}
+  - key: work
+    value: a
+    descriptors:
+      - key: holder
+        rate_limit: {unit: second, requests_per_unit: 8}
+        metadata: {tollgate: {algorithm: concurrency, lease_by: holder, lease: 1h}}
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 9}}
+  - {key: star, value: a*, rate_limit: {unit: year, requests_per_unit: 9}}
+  - {key: free, value: a, rate_limit: {unlimited: true}}
+";
+        let limits = [
+            ("d.bucket_a", 30),
+            ("d.fixed_a", 2),
+            ("d.outer_a.middle_b.inner_c", 5),
+            ("d.outer_a.middle_b.inner_d", 6),
+            ("d.shared_a*", 4),
+            ("d.work_a.holder", 8),
+        ];
+        let (found, page) = by_rule(rules, "tollgate_rule_limit", 6);
+        assert_eq!(found, expected(limits));
+        let (found, _) = by_rule(rules, "tollgate_rule_used", 6);
+        assert_eq!(found, expected(limits.map(|(rule, _)| (rule, 0))));
+        let labels = r#"domain="d",key1="outer_a",key2="middle_b",limit="",rule="d.outer_a.middle_b.inner_c""#;
+        assert!(page.contains(&format!("\ntollgate_rule_limit{{{labels}}} 5\n")), "{page}");
+        assert!(page.contains("\ntollgate_rule_gauges_left_out 0\n"), "{page}");
+        let (found, page) = by_rule(rules, "tollgate_rule_limit", 4);
+        assert_eq!(found.len(), 4);
+        assert!(page.contains("\ntollgate_rule_gauges_left_out 2\n"), "{page}");
+    }
+
+    #[test]
+    fn leased_rules_have_a_gauge_of_what_replicas_hold() {
+        let rules = "
+domain: d
+metadata: {tollgate: {defaults: {consistency: leased}}}
+descriptors:
+  - {key: one, value: a, rate_limit: {unit: hour, requests_per_unit: 1000}}
+  - {key: many, rate_limit: {unit: hour, requests_per_unit: 1009}}
+  - {key: bucket, rate_limit: {unit: second, requests_per_unit: 7}, metadata: {tollgate: {algorithm: token_bucket, burst: 500}}}
+  - {key: exact, value: a, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {tollgate: {consistency: exact}}}
+  - {key: log, value: a, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {tollgate: {algorithm: sliding_log}}}
+";
+        let (found, page) = by_rule(rules, "tollgate_rule_lease_bound", 9);
+        assert_eq!(found, expected([("d.bucket", 50), ("d.many", 100), ("d.one_a", 100)]));
+        let (found, _) = by_rule(rules, "tollgate_rule_limit", 9);
+        assert_eq!(found, expected([("d.exact_a", 1000), ("d.log_a", 1000), ("d.one_a", 1000)]));
+        assert!(!page.contains("tollgate_rule_lease_hits_total"), "{page}");
+    }
+}

@@ -359,6 +359,17 @@ mod tests {
     }
 
     #[test]
+    fn names_from_clients_do_not_break_lines() {
+        let metrics = Metrics::new();
+        let name = "a\nforged: 1";
+        metrics.reference_counter(name, "a", "A.", &[("domain", name)]).inc();
+        for page in [metrics.page(), metrics.lines()] {
+            assert!(page.lines().all(|line| !line.starts_with("forged")), "{page}");
+        }
+        assert_eq!(metrics.lines(), "a_forged: 1: 1\n");
+    }
+
+    #[test]
     fn timers_are_sampled_and_on_the_page() {
         let metrics = Metrics::new();
         let latency = metrics.reference_timer("a.response_time", "a_seconds", "A.", &[]);

@@ -34,8 +34,6 @@ pub(crate) struct Received {
     pub(crate) times: BTreeMap<String, f64>,
     /// Every line.
     pub(crate) lines: Vec<String>,
-    /// The size of the largest datagram.
-    pub(crate) packet_bytes: usize,
     /// How many connections there were.
     pub(crate) connections: usize,
 }
@@ -151,7 +149,6 @@ fn receive(datagrams: &UdpSocket, received: &Mutex<Received>, over: &AtomicBool)
             continue;
         };
         let mut received = received.lock();
-        received.packet_bytes = received.packet_bytes.max(length);
         for line in std::str::from_utf8(&packet[..length]).expect("metrics are text").lines() {
             received.record(line);
         }
