@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::base::time::{Span, Time};
+use crate::base::time::Time;
 use crate::limits::EXACT_MAX;
 use crate::rules::config::Source;
 use crate::rules::config::error::{Finding, Findings, SourceFindings, in_file_order};
@@ -67,18 +67,6 @@ values! {
         "contains": {"required": ["expect"]}};
 }
 
-/// When a step is, as written.
-#[derive(Debug, Clone, Copy)]
-enum When {
-    /// At the time of the step before.
-    Same,
-    At(Time, Location),
-    After(Span, Location),
-}
-
-/// A step whose time is not known yet.
-type Undated = (Step, When);
-
 /// Reads files.
 ///
 /// # Errors
@@ -136,6 +124,7 @@ fn case(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Case> {
     let problems = findings.problem_count();
     let mut name = None;
     let mut steps = None;
+    let mut now = None;
     for (key, value) in fields(node, Test::KEYS, findings)? {
         match key {
             "name" => {
@@ -144,7 +133,10 @@ fn case(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Case> {
             }
             _ => {
                 let mut findings = findings.at(".steps");
-                steps = Some((value, reader::list(value, &mut findings, step)));
+                let read = reader::list(value, &mut findings, |node, findings| {
+                    step(node, findings, &mut now)
+                });
+                steps = Some((value, read));
             }
         }
     }
@@ -153,16 +145,14 @@ fn case(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Case> {
         findings.problem(missing("the test has no `name`"));
         return None;
     };
-    let Some((list, undated)) = steps else {
+    let Some((list, steps)) = steps else {
         findings.problem(missing("the test has no `steps`"));
         return None;
     };
-    let is_empty = undated.is_empty();
-    let steps = dated(undated, findings);
     if findings.problem_count() > problems {
         return None;
     }
-    if is_empty {
+    if steps.is_empty() {
         findings.problem(Diagnostic::new(list.location, "the test has no step"));
     } else if steps.iter().all(|step| step.expected.is_empty()) {
         let nothing = missing("the test expects nothing");
@@ -171,7 +161,8 @@ fn case(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Case> {
     Some(Case { name, steps })
 }
 
-fn step(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Undated> {
+/// A step after one at the time `now`, which becomes its own. The first may be at any time.
+fn step(node: &Node, findings: &mut SourceFindings<'_>, now: &mut Option<Time>) -> Option<Step> {
     let mut request = None;
     let mut times = 1;
     let mut at = None;
@@ -199,52 +190,35 @@ fn step(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Undated> {
         let mut findings = findings.at(".expect");
         expectation::read(node, descriptors, &mut findings)
     });
-    let when = match (at, after) {
+    let before = now.unwrap_or(START);
+    let (time, at) = match (at, after) {
         (Some(_), Some((_, location))) => {
             let both = Diagnostic::new(location, "a step has `at` or `after`, not both");
             findings.problem(both);
             return None;
         }
-        (Some((at, location)), None) => When::At(at?, location),
-        (None, Some((after, location))) => When::After(after?, location),
-        (None, None) => When::Same,
+        (Some((at, location)), None) => (at?, location),
+        (None, Some((after, location))) => (before.plus(after?), location),
+        (None, None) => (before, location),
     };
-    let step = Step {
+    let request = request?;
+    if now.is_some() && time < before {
+        let text = format!("time goes back: the step before is at {}", before.to_rfc3339());
+        findings.problem(Diagnostic::new(at, text));
+    }
+    if time.as_micros() >= EXACT_MAX {
+        let text = "the step is after the year 2255, up to which times are exact";
+        findings.problem(Diagnostic::new(at, text));
+    }
+    *now = Some(time);
+    Some(Step {
         place: findings.place.clone(),
         location,
-        time: START,
+        time,
         times: u32::try_from(times).unwrap_or(u32::MAX),
-        request: request?,
+        request,
         expected: expected.unwrap_or_default(),
-    };
-    Some((step, when))
-}
-
-/// Gives each step its time. The first may be at any time.
-fn dated(undated: Vec<Undated>, findings: &mut SourceFindings<'_>) -> Vec<Step> {
-    let mut now: Option<Time> = None;
-    let mut steps = Vec::with_capacity(undated.len());
-    for (mut step, when) in undated {
-        let before = now.unwrap_or(START);
-        let (time, location) = match when {
-            When::Same => (before, step.location),
-            When::At(time, location) => (time, location),
-            When::After(span, location) => (before.plus(span), location),
-        };
-        let mut findings = findings.at(step.place.trim_start_matches(&*findings.place));
-        if now.is_some() && time < before {
-            let text = format!("time goes back: the step before is at {}", before.to_rfc3339());
-            findings.problem(Diagnostic::new(location, text));
-        }
-        if time.as_micros() >= EXACT_MAX {
-            let text = "the step is after the year 2255, up to which times are exact";
-            findings.problem(Diagnostic::new(location, text));
-        }
-        now = Some(time);
-        step.time = time;
-        steps.push(step);
-    }
-    steps
+    })
 }
 
 fn point(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Time> {

@@ -121,7 +121,7 @@ pub(crate) fn flag(node: &Node, key: &str, findings: &mut SourceFindings<'_>) ->
 pub(crate) fn list<T>(
     node: &Node,
     findings: &mut SourceFindings<'_>,
-    read: impl Fn(&Node, &mut SourceFindings<'_>) -> Option<T>,
+    mut read: impl FnMut(&Node, &mut SourceFindings<'_>) -> Option<T>,
 ) -> Vec<T> {
     if let Kind::List(items) = &node.kind {
         let items = items.iter().enumerate();
