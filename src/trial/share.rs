@@ -54,6 +54,7 @@ impl AnsweredShare {
     /// Replaces the share by the percentage in a file, now and whenever it changes.
     pub(crate) fn reloaded(&self, path: PathBuf) -> Reloaded {
         let mut reloaded = Reloaded::new("trial-share", "share of answered callers");
+        reloaded.poll_interval = POLL_INTERVAL;
         let mut files = FileSet::new(vec![path.clone()]);
         match read(&path) {
             Ok(share) => self.set(share),
@@ -69,7 +70,7 @@ impl AnsweredShare {
             share.set(next);
         };
         reloaded.add(files, move || read(&path), replace);
-        reloaded.polled(POLL_INTERVAL)
+        reloaded
     }
 
     fn set(&self, share: EnforcedShare) {

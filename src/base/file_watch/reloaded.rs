@@ -20,7 +20,8 @@ pub struct Reloaded {
     name: &'static str,
     /// The values in the log.
     subject: &'static str,
-    poll_interval: Duration,
+    /// Finds changes without an event of the kernel within this time.
+    pub(crate) poll_interval: Duration,
     loads: Option<Loads>,
     values: Vec<Value>,
 }
@@ -65,12 +66,6 @@ impl Reloaded {
             loads: None,
             values: Vec::new(),
         }
-    }
-
-    /// Finds changes without an event of the kernel within this time.
-    pub(crate) fn polled(mut self, every: Duration) -> Self {
-        self.poll_interval = every;
-        self
     }
 
     pub(crate) fn counted(mut self, loads: Loads) -> Self {
