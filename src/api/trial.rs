@@ -26,7 +26,6 @@ use crate::base::time::{Span, Time};
 use crate::limiter::Limiter;
 use crate::operator::observe::redact::{DescriptorView, Quoted};
 use crate::report::outcome::Outcome;
-use crate::rules::query::Query;
 use crate::trial::Worker;
 use crate::trial::request::{Decision, compare_request};
 use crate::trial::settings::OnUpstreamError;
@@ -82,7 +81,14 @@ impl TrialRls {
         };
         let decoded = message_in(&head.headers, &body).and_then(|message| {
             let (query, size) = decode::query(&message).ok()?;
-            let decoded = self.decoded(&query, &message, &head.headers, began);
+            let is_ours = self.worker.answers(&query);
+            let answering = if is_ours { Answering::Local } else { Answering::Upstream };
+            let decoded = DecodedCall {
+                domain: Text(query.domain).shown().into(),
+                message: message.clone(),
+                deadline: self.metrics.deadline(&head.headers, began),
+                answering,
+            };
             charged.hold(size.bytes()).then_some(decoded)
         });
         let call = self.forwarded_call(head.headers, body, began);
@@ -109,25 +115,6 @@ impl TrialRls {
         let mut bytes = BytesMut::new();
         bytes.put(body.aggregate());
         Ok(bytes.freeze())
-    }
-
-    fn decoded(
-        &self,
-        query: &Query<'_>,
-        message: &Bytes,
-        headers: &HeaderMap,
-        began: Time,
-    ) -> DecodedCall {
-        DecodedCall {
-            domain: Text(query.domain).shown().into(),
-            message: message.clone(),
-            deadline: self.metrics.deadline(headers, began),
-            answering: if self.worker.answers(query) {
-                Answering::Local
-            } else {
-                Answering::Upstream
-            },
-        }
     }
 
     fn forwarded_call(&self, headers: HeaderMap, body: Bytes, began: Time) -> Call {
