@@ -23,7 +23,7 @@ use crate::app::settings::Resolved;
 use crate::base::http::accept::AcceptErrors;
 use crate::base::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
-use crate::limiter::{self, Observers, Parts};
+use crate::limiter::{self, Parts};
 use crate::operator::observe::redact::DescriptorView;
 use crate::rules::source::RuleSource;
 use crate::store::Backend;
@@ -84,9 +84,17 @@ impl App {
         let traces = traces.map(|options| Traces::new(&options, &core.metrics)).transpose()?;
         let (traces, spans) = traces.unzip();
         background.finish(spans, Ok, export::LastSpans::send);
-        let limiter = limiter(&core, &rules, observers);
+        let settings = core.settings.limiter.clone();
+        let limiter = Parts {
+            rules: rules.live.clone(),
+            backend: core.backend.clone(),
+            fallback: Fallback::new(settings.on_store_error, &core.metrics),
+            clock: core.clock.clone(),
+            settings,
+            observers: Some(Arc::new(observers)),
+        };
         let mut api = Api::new(
-            Arc::new(limiter),
+            Arc::new(limiter::Shared::new(limiter, &core.metrics)),
             Connections::new(tls, core.settings.api.connection_limits(), &core.metrics),
             core.lifecycle.clone(),
             http_metrics,
@@ -118,19 +126,6 @@ impl Ports {
             errors,
         })
     }
-}
-
-fn limiter(core: &Core, rules: &Rules, observers: Observers) -> limiter::Shared {
-    let settings = core.settings.limiter.clone();
-    let parts = Parts {
-        rules: rules.live.clone(),
-        backend: core.backend.clone(),
-        fallback: Fallback::new(settings.on_store_error, &core.metrics),
-        clock: core.clock.clone(),
-        settings,
-        observers: Some(Arc::new(observers)),
-    };
-    limiter::Shared::new(parts, &core.metrics)
 }
 
 fn summary(

@@ -13,7 +13,6 @@ use crate::rules::config::metric_mapping;
 use crate::store::settings::BackendChoice;
 use crate::store::watch::StoreWatch;
 use crate::store::{Backend, memory, redis};
-use crate::telemetry;
 use crate::telemetry::log::Log;
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::Metrics;
@@ -37,7 +36,11 @@ impl Core {
     ) -> Self {
         let clock = Clock::system();
         let lifecycle = Lifecycle::default();
-        let metrics = metrics(&settings.telemetry, &clock, log);
+        let mapping = settings.telemetry.mapping_file();
+        let mapping = mapping.and_then(|path| load_mapping(Path::new(path)));
+        let metrics = Metrics::named(settings.telemetry.naming(mapping));
+        metrics.add_process(clock.now());
+        log.register(&metrics);
         let backend = match choice {
             BackendChoice::Memory => {
                 let bytes_max = settings.store.memory.memory_bytes_max;
@@ -83,15 +86,6 @@ impl Core {
             store.maintain(clock, lifecycle, self.watch.clone(), has_long_periods, scripted),
         );
     }
-}
-
-fn metrics(settings: &telemetry::settings::Settings, clock: &Clock, log: &Log) -> Metrics {
-    let mapping = settings.mapping_file();
-    let mapping = mapping.and_then(|path| load_mapping(Path::new(path)));
-    let metrics = Metrics::named(settings.naming(mapping));
-    metrics.add_process(clock.now());
-    log.register(&metrics);
-    metrics
 }
 
 /// Loads a mapping file. Without a valid one metrics keep their usual names: a page that cannot be
