@@ -9,7 +9,7 @@ use crate::rules::source::edit::{Access, RuleFiles};
 use crate::rules::source::findings::LastFindings;
 use crate::rules::source::publisher::RulePublisher;
 use crate::rules::source::{Origin, RuleSource};
-use crate::rules::stats::gauges::RuleGauges;
+use crate::rules::stats::gauges::{RULE_GAUGES_MAX, RuleGauges};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{KeyFormat, LiveRules};
 use crate::store::Backend;
@@ -39,7 +39,7 @@ impl Rules {
             Origin::Xds(_) => None,
         };
         let live = Arc::new(LiveRules::default());
-        let gauges = RuleGauges::new(live.clone(), clock.clone(), metrics);
+        let gauges = RuleGauges::new(live.clone(), clock.clone(), RULE_GAUGES_MAX, metrics);
         metrics.add_source(Arc::new(gauges));
         let publisher = RulePublisher::new(
             options.clone(),

@@ -17,7 +17,7 @@ use crate::telemetry::metric::{Gauge, Metrics, Series, Source};
 
 /// Rules with `tollgate_rule_limit` and `tollgate_rule_used`, or with `tollgate_rule_lease_bound`.
 // bound rule_gauges_max: the rule has no gauges; tollgate_rule_gauges_left_out
-const RULE_GAUGES_MAX: usize = 10_000;
+pub(crate) const RULE_GAUGES_MAX: usize = 10_000;
 const LIMIT_HELP: &str = "Most hits in use of each limit of a rule whose keys clients do not choose: its requests per period, or its burst.";
 const BOUND_HELP: &str =
     "Most hits of each counter of a leased rule that all replicas together hold unused.";
@@ -28,17 +28,23 @@ const USED_HELP: &str = "Hits in use of each limit of a rule whose keys clients 
 pub(crate) struct RuleGauges {
     rules: Arc<LiveRules>,
     clock: Clock,
+    rules_max: usize,
     left_out: Gauge,
 }
 
 impl RuleGauges {
-    /// Registers the number of rules that are left out.
-    pub(crate) fn new(rules: Arc<LiveRules>, clock: Clock, metrics: &Metrics) -> Self {
+    /// Gauges of at most `rules_max` rules.
+    pub(crate) fn new(
+        rules: Arc<LiveRules>,
+        clock: Clock,
+        rules_max: usize,
+        metrics: &Metrics,
+    ) -> Self {
         let left_out = metrics.gauge(
             "tollgate_rule_gauges_left_out",
             "Rules without their gauges, such as tollgate_rule_limit, on this page because rule_gauges_max was reached.",
         );
-        Self { rules, clock, left_out }
+        Self { rules, clock, rules_max, left_out }
     }
 }
 
@@ -59,7 +65,7 @@ impl Source for RuleGauges {
                     return;
                 }
                 count += 1;
-                if count > RULE_GAUGES_MAX {
+                if count > self.rules_max {
                     return;
                 }
                 let of_path = metric_name::labels(&rule.path);
@@ -79,7 +85,7 @@ impl Source for RuleGauges {
                 }
             });
         }
-        let left_out = i64::try_from(count.saturating_sub(RULE_GAUGES_MAX));
+        let left_out = i64::try_from(count.saturating_sub(self.rules_max));
         self.left_out.set(left_out.unwrap_or(i64::MAX));
     }
 }

@@ -335,11 +335,7 @@ impl Builder {
 
     /// A free port that no other test of this process gets.
     pub(crate) fn free_port(&self) -> u16 {
-        if self.is_node {
-            free_port(&CLUSTER_PORTS, &[0, BUS_PORT_OFFSET])
-        } else {
-            server_port()
-        }
+        if self.is_node { free_port(&CLUSTER_PORTS, &[0, BUS_PORT_OFFSET]) } else { server_port() }
     }
 
     /// A directory with the files that it reads.
