@@ -39,7 +39,8 @@ struct Choice(u8);
 
 impl Choice {
     fn deployment(self) -> Deployment {
-        let address = || parse::address(parse::SERVER_PORT, "10.0.0.1:6379").expect("an address").address;
+        let address =
+            || parse::address(parse::SERVER_PORT, "10.0.0.1:6379").expect("an address").address;
         match self.0 & 3 {
             0 | 1 => Deployment::Single(address()),
             2 => Deployment::Cluster(vec![address()]),
