@@ -288,7 +288,11 @@ impl<'r> Planner<'_, '_, 'r> {
         let is_quota = self.modes.quota || own.is_some_and(|rule| rule.quota_mode);
         let passes = in_shadow || is_quota || rule.is_some_and(Rule::degrades);
         check.enforcing = !passes && !matches!(descriptor.hits, Hits::Refund(_));
-        charge_over_limit(&mut check, passes, rule);
+        // Hits over the limit that pass are usage.
+        check.settles = passes || rule.is_some_and(Rule::counts_over_limit);
+        if passes && !limit.algorithm.counts_holders() {
+            check.limit.over_limit_hits = OverLimitHits::Count;
+        }
         // A queue is only at the end of a chain.
         if !in_shadow && entries.len() == descriptor.entries.len() {
             check.book_ahead = self.book_ahead(limit);
@@ -350,14 +354,6 @@ impl<'r> Planner<'_, '_, 'r> {
     fn book_ahead(&self, limit: &Limit) -> Span {
         let max_wait = limit.max_wait;
         self.query.deadline.map_or(max_wait, |deadline| max_wait.min(deadline.since(self.now)))
-    }
-}
-
-/// Says whether hits over the limit are usage: what passes is.
-fn charge_over_limit(check: &mut Check, passes: bool, rule: Option<&Rule>) {
-    check.settles = passes || rule.is_some_and(Rule::counts_over_limit);
-    if passes && !check.limit.algorithm.counts_holders() {
-        check.limit.over_limit_hits = OverLimitHits::Count;
     }
 }
 

@@ -228,7 +228,7 @@ impl Rule {
 
     /// Whether a call that it ends is charged to every limit, whatever they answer.
     pub fn settles(&self) -> bool {
-        self.is_chained() && self.over_limit_hits == Some(OverLimitHits::Count)
+        self.is_chained() && self.counts_over_limit()
     }
 
     /// Whether its own hits over the limit are usage, by what it says itself.

@@ -307,7 +307,8 @@ impl LeasedCounter {
             return None;
         }
         let (_, begins) = self.limit.usable(now);
-        if now.plus(self.lead()) < begins {
+        let lead = NEXT_WINDOW_LEAD.as_micros() + 2 * self.round_trip.as_micros();
+        if now.plus(Span::from_micros(lead)) < begins {
             return None;
         }
         let remaining = self.limit.requests;
@@ -327,11 +328,6 @@ impl LeasedCounter {
         let in_two_round_trips =
             demand.saturating_mul(2 * self.round_trip.as_micros()) / span.max(1);
         (self.last_take / 4).max(in_two_round_trips.min(self.last_take / 2))
-    }
-
-    fn lead(&self) -> Span {
-        let lead = NEXT_WINDOW_LEAD.as_micros() + 2 * self.round_trip.as_micros();
-        Span::from_micros(lead)
     }
 
     /// Half of a span.

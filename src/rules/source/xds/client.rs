@@ -57,9 +57,6 @@ struct OverlayWatch {
     changed: Arc<Notify>,
 }
 
-/// Sets a gauge to 1 while it exists.
-struct ConnectedGuard(Gauge);
-
 impl Subscription {
     /// Starts the client.
     ///
@@ -120,6 +117,7 @@ impl Client {
                 () = refresh.notified() => None,
                 ended = self.run_stream(&mut has_delivered) => Some(ended),
             };
+            self.connected.set(0);
             if let Some(Err(error)) = ended {
                 let lasted = self.clock.now().since(began);
                 if has_delivered || lasted >= backoff.max.into() {
@@ -145,7 +143,6 @@ impl Client {
     async fn run_stream(&mut self, has_delivered: &mut bool) -> anyhow::Result<Infallible> {
         let channel = stream::channel(&self.options.server).await?;
         self.connected.set(1);
-        let _connected = ConnectedGuard(self.connected.clone());
         self.streams.inc();
         if mem::take(&mut self.is_failing) {
             tracing::info!(server = %self.options.server.address, "connected to the xDS server");
@@ -233,11 +230,5 @@ impl Watched for OverlayWatch {
     fn load(&mut self) {
         self.seen = FileStat::of(&self.path);
         self.changed.notify_one();
-    }
-}
-
-impl Drop for ConnectedGuard {
-    fn drop(&mut self) {
-        self.0.set(0);
     }
 }

@@ -1,6 +1,7 @@
 //! A stream of xDS requests and responses on a connection of its own.
 
 use std::error::Error;
+use std::iter;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -117,19 +118,12 @@ pub(crate) fn described(status: &Status) -> anyhow::Error {
 
 /// The causes of an error of tonic, whose own text is generic.
 fn causes(error: &dyn Error) -> anyhow::Error {
-    let mut texts = Vec::new();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        // Some errors repeat the text of their cause.
-        if texts.last() != Some(&text) {
-            texts.push(text);
-        }
-        cause = error.source();
-    }
+    let causes = iter::successors(error.source(), |&cause| cause.source());
+    let mut texts: Vec<String> = causes.map(ToString::to_string).collect();
+    // Some errors repeat the text of their cause.
+    texts.dedup();
     if texts.is_empty() {
-        anyhow::Error::msg(error.to_string())
-    } else {
-        anyhow::Error::msg(texts.join(": "))
+        texts.push(error.to_string());
     }
+    anyhow::Error::msg(texts.join(": "))
 }
