@@ -163,7 +163,6 @@ const OPERATOR_TOOLS: &[&str] = &[
     "api/trial",
     "operator/admin",
     "operator/console",
-    "app/console",
     "rules/source/edit",
     "cli",
 ];
@@ -172,8 +171,8 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 30_324;
-const OPERATOR_TOOLS_LINES_MAX: usize = 14_356;
+const CORE_LINES_MAX: usize = 29_793;
+const OPERATOR_TOOLS_LINES_MAX: usize = 13_984;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];
