@@ -105,11 +105,11 @@ impl Pod {
         fs::read_to_string(&self.log).expect("it was started")
     }
 
-    /// The lines of its log that are warnings or worse.
+    /// The lines of its log that are warnings or worse; without those of a machine that is busy.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let is_one = |line: &&str| {
-            [" WARN ", " ERROR "].iter().any(|level| line.contains(level))
-                || line.contains("panicked")
+            let is_loud = [" WARN ", " ERROR ", "panicked"].iter().any(|sign| line.contains(sign));
+            is_loud && !line.contains("too little CPU")
         };
         self.log().lines().filter(is_one).map(ToOwned::to_owned).collect()
     }
