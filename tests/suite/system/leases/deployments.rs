@@ -10,12 +10,12 @@ use tollgate::base::time::Clock;
 
 use super::GIVEN_BACK_AFTER;
 use super::fleet::{Fleet, commands_of, leased, per_year};
-use crate::support::TestServer;
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::answered_by_redis;
 use crate::support::fault::Servers;
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::{Options, SentinelProcess};
+use crate::support::{TestServer, look_until};
 
 const LIMIT: u64 = 3_000;
 const LIMIT_PER_SECOND: u64 = 2_000;
@@ -98,8 +98,13 @@ async fn slot_that_moves_under_load_fails_no_call_and_exceeds_no_limit() {
         move || {
             let mut moves = 0;
             while !is_over.load(Relaxed) {
+                let used = used_on(&cluster.all(), "v");
                 cluster.migrate(slot);
                 moves += 1;
+                // A call follows a limited number of redirections, each of which the next move ends.
+                look_until("hits are counted after the move", || {
+                    is_over.load(Relaxed) || used_on(&cluster.all(), "v") != used
+                });
             }
             moves
         }
