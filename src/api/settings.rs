@@ -179,6 +179,7 @@ mod tests {
         let limits = parsed.api.connection_limits();
         assert_eq!((limits.max_age, limits.grace), (None, None));
     }
+
     /// A certificate that signs itself and its key, in files of these names.
     fn certificate(folder: &Path, cert: &str, key: &str) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a name");

@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn a_setting_is_set_by_its_flag_or_by_a_variable_that_is_not_empty() {
-        let variables = [("REDIS_URL", ""), ("REDIS_TLS", "true"), ("GRPC_HOST", "")];
+        let variables =
+            [("REDIS_URL", ""), ("REDIS_TLS", "true"), ("GRPC_HOST", ""), ("WORKERS", "")];
         let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let environment = Environment::new(variables, [("WORKERS".to_owned(), "2".to_owned())]);
         for name in ["REDIS_TLS", "GRPC_HOST", "WORKERS"] {

@@ -16,7 +16,7 @@ use crate::telemetry::metric::{Gauge, Metrics};
 /// A share that is reduced because of a problem must be in force at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The current percentage. Clones share it.
+/// The current percentage, which its gauge holds. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct AnsweredShare {
     percent: Gauge,

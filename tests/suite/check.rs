@@ -68,8 +68,13 @@ fn written(folder: &TempDir, name: &str, text: &str) -> String {
 #[test]
 fn config_maps_on_stdin_are_checked_with_their_positions() {
     let ran = tollgate_with_stdin(&["check", "-"], MANIFESTS);
-    let place = "\n  --> stdin:26:28 (domain shop > descriptors[0].rate_limit)\n";
-    ran.assert_failed(78, &["tollgate: 1 problem in stdin\n", place]);
+    let mistake = "
+  --> stdin:26:28 (domain shop > descriptors[0].rate_limit)
+    |
+ 26 |         rate_limit: {unit: minutes, requests_per_unit: 3}
+    |                            ^^^^^^^
+";
+    ran.assert_failed(78, &["tollgate: 1 problem in stdin\n", mistake]);
     let ran = tollgate_with_stdin(&["check", "-"], &MANIFESTS.replace("minutes", "minute"));
     // Each ConfigMap is a folder of its own, so both may have the domain.
     let expected = "stdin: ok, 2 limits in 2 domains of 2 files\n";

@@ -2,6 +2,7 @@
 //! are.
 
 use std::fs;
+use std::net::TcpStream;
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -52,6 +53,7 @@ fn banner_curl_is_quoted_for_a_shell() {
 fn printed_urls_reach_a_server_on_all_addresses() {
     let server = TestServer::with_rules(&limit_of(3))
         .with_env("HOST", "0.0.0.0")
+        .with_env("GRPC_HOST", "")
         .with_env("DEBUG_HOST", "0.0.0.0")
         .with_env("USE_PROMETHEUS", "true")
         .start();
@@ -63,6 +65,10 @@ fn printed_urls_reach_a_server_on_all_addresses() {
     let (address, body) = printed_curl(server.announcement());
     assert_eq!(address, format!("http://127.0.0.1:{}/json", server.http.port()));
     assert_eq!(http::post(([127, 0, 0, 1], server.http.port()).into(), "/json", &body).status, 200);
+    // A host without a value is every address of both families.
+    for host in ["127.0.0.1", "::1"] {
+        TcpStream::connect((host, server.grpc.port())).expect(host);
+    }
 }
 
 /// The address and the body of the printed curl, as a shell would read them.

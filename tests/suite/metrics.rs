@@ -451,3 +451,33 @@ async fn gauges_of_rules_follow_reloads() {
     server.assert_metric(&series("used", "a"), 1.0);
     assert_eq!(server.metric(&series("limit", "b")), None);
 }
+
+#[tokio::test]
+async fn gauges_of_rules_have_what_redis_says_is_used() {
+    let redis = RedisProcess::start();
+    let rules = "
+domain: d
+descriptors:
+  - key: bucket
+    value: a
+    rate_limit: {unit: year, requests_per_unit: 10}
+    metadata: {tollgate: {algorithm: token_bucket, burst: 30}}
+  - key: work
+    value: a
+    descriptors:
+      - key: holder
+        rate_limit: {unit: second, requests_per_unit: 8}
+        metadata: {tollgate: {algorithm: concurrency, lease_by: holder, lease: 1h}}
+";
+    let server = TestServer::with_rules(rules).with_env("REDIS_URL", &redis.address()).start();
+    let mut client = server.client().await;
+    let bucket = [("bucket", "a")];
+    let [first, second] = ["1", "2"].map(|holder| [("work", "a"), ("holder", holder)]);
+    for entries in [&bucket[..], &first, &second] {
+        client.ask("d", entries).await;
+    }
+    let used = |labels: &str| format!("tollgate_rule_used{{domain=\"d\",{labels}}}");
+    server.assert_metric(&used(r#"key1="bucket_a",limit="",rule="d.bucket_a""#), 1.0);
+    let holders = r#"key1="work_a",key2="holder",limit="",rule="d.work_a.holder""#;
+    server.assert_metric(&used(holders), 2.0);
+}

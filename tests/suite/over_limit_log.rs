@@ -96,6 +96,10 @@ async fn over_limit_lines_per_second_are_bounded_and_drops_counted() {
     look_until("each line is logged or counted", || {
         server.metric(DROPPED) == Some(299.0 - f64::from(lines(&server)))
     });
+    look_until("a line of a later second says how many were dropped", || {
+        server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#);
+        server.log().lines().any(|line| line.contains("dropped=") && !line.contains("dropped=0"))
+    });
 }
 
 fn lines(server: &TestServer) -> u32 {
