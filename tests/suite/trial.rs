@@ -21,7 +21,7 @@ use crate::support::proxy::{Fault, Proxy};
 use crate::support::raw_grpc::frame;
 use crate::support::raw_upstream::{Answer, RawUpstream, headers};
 use crate::support::redis::RedisProcess;
-use crate::support::{Builder, Client, Code, TestServer, eventually, request, tollgate};
+use crate::support::{Builder, Client, Code, TestServer, eventually, request, tollgate, write};
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -541,6 +541,27 @@ async fn a_share_of_callers_gets_our_answer() {
     assert_eq!(shown["enforce_percent"], 50);
     let enforced = r#"tollgate_trial_requests_total{domain="d",outcome="enforced"}"#;
     server.assert_metric(enforced, 2.0 * f64::from(u32::try_from(ours).expect("small")));
+}
+
+#[tokio::test]
+async fn the_share_is_reloaded_from_its_file() {
+    let upstream = TestServer::with_rules(&users(1_000)).start();
+    let directory = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let file = directory.path().join("percent");
+    write(&file, "100\n");
+    let server = trial(0, &upstream.grpc)
+        .with_env("TRIAL_ENFORCE_PERCENT_FILE", &file.display().to_string())
+        .start();
+    assert_eq!(codes(&server, "ann", 1).await, [Code::OverLimit]);
+    for (content, percent, code) in [("0", 0.0, Code::Ok), ("100", 100.0, Code::OverLimit)] {
+        write(&file, content);
+        let gauge = "tollgate_trial_enforce_percent";
+        server.metric_becomes(gauge, percent).await;
+        assert_eq!(codes(&server, "ann", 1).await, [code]);
+    }
+    write(&file, "many");
+    eventually("it is logged", async || server.log().contains("TRIAL_ENFORCE_PERCENT_FILE")).await;
+    assert_eq!(codes(&server, "ann", 1).await, [Code::OverLimit]);
 }
 
 #[tokio::test]
