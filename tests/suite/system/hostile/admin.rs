@@ -81,7 +81,7 @@ impl Attack {
 }
 
 /// A connection from an address of 127.0.0.0/8.
-fn connect_from(last: u8, addr: SocketAddr) -> TcpStream {
+pub(super) fn connect_from(last: u8, addr: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket can be made");
     // So that little of what is sent fits on the way.
     socket.set_recv_buffer_size(4 << 10).expect("the option is valid");
