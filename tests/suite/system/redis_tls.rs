@@ -84,6 +84,31 @@ async fn a_server_of_another_authority_is_refused() {
 }
 
 #[tokio::test]
+async fn a_self_signed_certificate_is_accepted_where_it_is_trusted_and_has_the_name() {
+    let (_files, identity) = Authority::self_signed("DNS:localhost");
+    let redis = RedisProcess::builder().with_tls(&identity, "no").start();
+    let ca = ("REDIS_TLS_CACERT", text(&identity.cert));
+    let named = format!("rediss://localhost:{}", redis.port());
+    reach(&redis, &[("REDIS_URL", &named), ca]).await;
+    // A start that gives up says why, with the address.
+    let url = redis.url();
+    let mut server = TestServer::with_rules(&limit_of(2))
+        .with_envs(&[("REDIS_URL", &*url), ca, ("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms")])
+        .start();
+    assert_eq!(server.exit_code().await, Some(1));
+    let log = server.log_with("(REDIS_STARTUP_MAX_ELAPSED_TIME)");
+    let last = log.lines().last().expect("there is one");
+    for part in [
+        &*format!("(REDIS_STARTUP_MAX_ELAPSED_TIME): {url}"),
+        "invalid peer certificate",
+        r#"DnsName("localhost")"#,
+        "make it with -addext subjectAltName=DNS:HOST",
+    ] {
+        assert!(last.contains(part), "{part}: {log}");
+    }
+}
+
+#[tokio::test]
 async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watched_once() {
     let authority = Authority::new();
     let start = || with_tls(&authority, "IP:127.0.0.1", "yes").start();
