@@ -202,6 +202,21 @@ async fn only_client_certificates_with_authority_and_name_are_accepted() {
 }
 
 #[tokio::test]
+async fn a_self_signed_client_is_accepted_where_it_is_trusted() {
+    let servers = Authority::new();
+    let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
+    let [(_files, trusted), (_others, stranger)] =
+        [(); 2].map(|()| Authority::self_signed("DNS:envoy.mesh"));
+    let server = tls_server(&identity.cert, &identity.key);
+    let server = with_files(server, &[("GRPC_CLIENT_TLS_CACERT", &trusted.cert)]);
+    let server = server.with_env("GRPC_CLIENT_TLS_SAN", "envoy.mesh").start();
+    let showing = |shown| any_version(&servers.cacert(), Some(shown));
+    assert_eq!(ask(&server, showing(&trusted)).await, Ok(Code::Ok));
+    assert!(ask(&server, showing(&stranger)).await.is_err());
+    fails(&server, "untrusted", 1.0).await;
+}
+
+#[tokio::test]
 async fn replaced_secret_is_used_for_new_connections_and_keeps_open_ones() {
     let authority = Authority::new();
     let [first, second, third] =
