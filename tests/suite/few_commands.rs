@@ -52,6 +52,7 @@ async fn a_user_of_the_reference_counts_fixed_windows() {
             }
         }
         assert!(!ready.contains("unreachable"), "{ready}");
+        server.assert_not_logged("unreachable");
         server.assert_not_logged("heartbeats rejected");
         assert_eq!(server.get("/healthcheck").status, 200);
     }
