@@ -8,6 +8,7 @@ use std::io::Write as _;
 use tempfile::TempDir;
 
 use crate::support::cluster::ClusterProcess;
+use crate::support::fault::PATIENT;
 use crate::support::http::Reply;
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::{self, SentinelProcess};
@@ -252,12 +253,13 @@ pub(crate) const K: &str =
     r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
 
 /// A service whose calls on [`K`] are counted on that Redis, or not at all: it denies what it
-/// cannot count.
+/// cannot count. A busy machine does not look like a slow Redis.
 pub(crate) fn counting(redis: &RedisProcess) -> Builder {
     let address = redis.address();
     TestServer::with_rules(&limit_of(1_000))
         .with_env("REDIS_URL", &address)
         .with_env("ON_STORE_ERROR", "deny")
+        .with_envs(&[PATIENT])
 }
 
 /// Ends every connection to a Redis but the test's, and waits until calls are counted on a new one.
