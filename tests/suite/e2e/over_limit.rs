@@ -16,13 +16,9 @@ fn requests_over_the_limit_are_queued_or_rejected() {
     const CLIENTS: usize = 20;
     const SERVED_MIN: usize = 3;
     const INTERVAL: Span = Span::from_secs(1);
-    let rules = include_str!("../../../deploy/envoy/rules/over-limit.yaml");
-    let sample = "unit: second, requests_per_unit: 5";
-    assert!(rules.contains(sample) && rules.contains("max_wait: 2s"), "another limit: {rules}");
-    let rules = rules.replace(sample, "unit: second, requests_per_unit: 1");
     for env in Env::with_every_store("over-limit.yaml") {
         let env = env.with_instead("timeout: 3s", "timeout: 60s");
-        let env = env.with_rules("over-limit.yaml", &rules).start();
+        let env = env.with_rules("over-limit.yaml", &checkout("second", "2s")).start();
         let replies: Vec<Timed> = thread::scope(|scope| {
             let clients: Vec<_> =
                 (0..CLIENTS).map(|_| scope.spawn(|| env.get("/checkout"))).collect();
@@ -49,6 +45,27 @@ fn requests_over_the_limit_are_queued_or_rejected() {
         }
         env.assert_verdicts(ok, over);
     }
+}
+
+/// Otherwise Envoy would go on without a verdict, and let it in.
+#[test]
+fn request_whose_slot_is_after_the_deadline_is_rejected() {
+    for env in Env::with_every_store("over-limit.yaml") {
+        let env = env.with_instead("timeout: 3s", "timeout: 10s");
+        let env = env.with_rules("over-limit.yaml", &checkout("minute", "1h")).start();
+        assert_eq!(env.get("/checkout").outcome(), Outcome::Passed);
+        env.get("/checkout").was_over_limit();
+        env.assert_verdicts(1, 1);
+    }
+}
+
+/// The sample's rules with one request a `unit` to `/checkout`, and another `max_wait`.
+fn checkout(unit: &str, max_wait: &str) -> String {
+    let rules = include_str!("../../../deploy/envoy/rules/over-limit.yaml");
+    let (limit, wait) = ("unit: second, requests_per_unit: 5", "max_wait: 2s");
+    assert!(rules.contains(limit) && rules.contains(wait), "another limit: {rules}");
+    let rules = rules.replace(limit, &format!("unit: {unit}, requests_per_unit: 1"));
+    rules.replace(wait, &format!("max_wait: {max_wait}"))
 }
 
 #[test]
