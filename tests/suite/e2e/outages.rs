@@ -1,9 +1,9 @@
-//! Tollgate is restarted or away while clients send: every request gets its reply, and every one is
-//! accounted for.
+//! Tollgate is restarted or away, or Redis stops, while clients send: every request gets its reply,
+//! and every one is accounted for.
 
 use std::time::Duration;
 
-use crate::e2e::env::{Counts, Env, Outcome, Store, Timed, look_until};
+use crate::e2e::env::{Counts, Env, Outcome, Store, Timed, limit_of_a_day, look_until};
 
 const CLIENTS: usize = 4;
 /// Enough to know that traffic flows, on either side of whatever happens.
@@ -69,6 +69,22 @@ fn failure_mode_deny_rejects_requests_without_a_verdict() {
         env.get("/search").passed_with(if env.store() == Store::Memory { 3 } else { 2 });
         env.assert_counts(Counts { ok: 2, error: 3, ..Counts::default() });
     }
+}
+
+/// Tollgate denies before Envoy gives up, with the STORE_TIMEOUT of production.
+#[test]
+fn every_request_gets_a_verdict_while_redis_is_stopped() {
+    let env = Env::with("envoy.yaml").on(Store::Redis);
+    let env = env.with_env("STORE_TIMEOUT", "").with_env("ON_STORE_ERROR", "deny");
+    let env = env.with_rules("web.yaml", &limit_of_a_day(1_000_000)).start();
+    env.under_traffic(CLIENTS, "/search", || {
+        more(&env, Outcome::Passed);
+        env.redis().stop();
+        more(&env, Outcome::OverLimit);
+        env.redis().cont();
+        more(&env, Outcome::Passed);
+    });
+    env.assert_verdicts(env.seen(Outcome::Passed), env.seen(Outcome::OverLimit));
 }
 
 /// Waits for some more requests of that outcome.
