@@ -1,4 +1,4 @@
-//! Clocks of Redis servers that jump or differ, and one of a service. libfaketime sets them.
+//! Clocks of Redis servers that jump or differ. libfaketime sets them.
 //!
 //! The servers are Valkey: libfaketime does not work with jemalloc, which asks for the time before
 //! it can allocate.
@@ -6,12 +6,26 @@
 use crate::cluster::{counters, on, values};
 use crate::support::cluster::{ClusterProcess, Options};
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules};
+use crate::support::fault::{FaultScenario, PATIENT, Single};
 use crate::support::redis::RedisProcess;
 use crate::support::versions::VALKEY_9_1;
 use crate::support::{TestServer, request};
 
 const LIMIT: u32 = 4;
 const HOUR_SECONDS: i64 = 3_600;
+
+/// An hour ahead, an hour back, and right again. The windows are a year long, so no client notices.
+#[test]
+fn clock_of_redis_jumps() {
+    let redis = RedisProcess::builder().of(VALKEY_9_1).with_own_clock().start();
+    let report = FaultScenario::new(Single::direct(redis), &[PATIENT]).run(|scenario| {
+        for offset in [HOUR_SECONDS, -HOUR_SECONDS, 0] {
+            scenario.servers.redis.clock().set(offset);
+            scenario.wait_until_redis_counts();
+        }
+    });
+    report.is_unnoticed();
+}
 
 #[tokio::test]
 async fn a_clock_an_hour_off_gives_nothing_away_and_locks_nobody_out() {
