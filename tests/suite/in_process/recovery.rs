@@ -127,6 +127,22 @@ async fn a_connection_attempt_runs_to_its_end_and_at_most_one_more_is_beside_it(
 }
 
 #[tokio::test(start_paused = true)]
+async fn refused_probes_back_off_to_about_a_second() {
+    let service = start(single(), |network| {
+        network.server(ADDRESS).fail(Fault::RefuseConnections);
+    })
+    .await;
+    pass(millis(1_000)).await;
+    let first = service.server.attempts();
+    assert!((4..=8).contains(&first), "{first} attempts in the first second");
+    pass(millis(60_000)).await;
+    let later = service.server.attempts() - first;
+    assert!((60..=90).contains(&later), "{later} attempts in a minute");
+    service.server.recover();
+    assert!(service.recovery().await <= RECOVERY_MAX);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_demoted_server_is_left_as_soon_as_its_name_leads_to_another() {
     for error in MISPLACED {
         let service = start(single(), |_| {}).await;
