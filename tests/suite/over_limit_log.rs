@@ -1,7 +1,9 @@
 //! The over-limit log: off by default, sampled, and bounded per second.
 
+use serde_json::json;
 use tokio::time::Instant;
 
+use crate::settings::K;
 use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, assert_has, limit_of, look_until, request};
 
@@ -62,15 +64,18 @@ async fn over_limit_line_has_request_rule_limit_and_retry() {
     );
 }
 
-#[tokio::test]
-async fn over_limit_line_names_the_fallback_policy() {
+#[test]
+fn over_limit_line_and_dynamic_metadata_name_the_fallback() {
     let mut redis = RedisProcess::start();
     let server = TestServer::with_rules(&limit_of(5))
         .with_env("REDIS_URL", &redis.url())
-        .with_env("ON_STORE_ERROR", "deny");
+        .with_env("ON_STORE_ERROR", "deny")
+        .with_env("RESPONSE_DYNAMIC_METADATA", "true");
     let server = server.with_env("REFUSALS_LOG_SAMPLE_RATE", "1").start();
     redis.kill();
-    assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::OverLimit);
+    let answer = server.json(K).json();
+    let told = (&answer["overallCode"], &answer["dynamicMetadata"]["tollgate"]["source"]);
+    assert_eq!(told, (&json!("OVER_LIMIT"), &json!("fallback")), "{answer}");
     server.assert_logged(r#"source=fallback store_policy="deny ("#);
 }
 
