@@ -48,6 +48,10 @@ fn a_thousand_reloads_lose_no_request_reset_no_counter_and_leak_nothing() {
     let [answers] = traffic.finish();
     assert!(answers.errors.is_empty() && answers.over_limit() == 0, "{answers:?}");
 
+    for limits in &answers.limits {
+        assert!(limits.len() > 1 && limits.is_sorted(), "old rules after new ones: {limits:?}");
+    }
+
     let loads = server.metric("ratelimit_service_config_load_success");
     assert!(loads >= Some(f64::from(last)), "{loads:?}");
     let total = server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#);

@@ -52,6 +52,8 @@ pub(crate) struct Answers {
     pub(crate) values: Vec<ValueAnswers>,
     /// The status of each call that failed.
     pub(crate) errors: Vec<tonic::Code>,
+    /// By client: the limit in its first verdict, and each other one that followed.
+    pub(crate) limits: Vec<Vec<u32>>,
 }
 
 /// The answers for one value.
@@ -137,8 +139,12 @@ impl Answers {
             return;
         }
         let message = ended.message.clone().expect("a call that succeeds has a message");
-        match RateLimitResponse::decode(message).expect("the message is a response").overall_code()
-        {
+        let response = RateLimitResponse::decode(message).expect("the message is a response");
+        let limit = response.statuses[0].current_limit.as_ref();
+        let limits = &mut self.limits[0];
+        limits.extend(limit.map(|limit| limit.requests_per_unit));
+        limits.dedup();
+        match response.overall_code() {
             Code::Ok => counts.ok += 1,
             Code::OverLimit => counts.over_limit += 1,
             Code::Unknown => panic!("a response without a code"),
@@ -152,6 +158,7 @@ impl Answers {
             sum.errors += value.errors;
         }
         self.errors.extend(other.errors);
+        self.limits.extend(other.limits);
         self
     }
 }
@@ -165,8 +172,11 @@ async fn run_client(
     answered: &AtomicUsize,
 ) -> Answers {
     let mut connection = Connection::open(addr).await;
-    let mut answers =
-        Answers { values: vec![ValueAnswers::default(); calls.values], errors: Vec::new() };
+    let mut answers = Answers {
+        values: vec![ValueAnswers::default(); calls.values],
+        limits: vec![Vec::new()],
+        ..Answers::default()
+    };
     let timeout = calls.deadline.map(|time| ("grpc-timeout", format!("{}m", time.as_millis())));
     let values = if number == 0 { calls.values } else { calls.values.div_ceil(2) };
     for value in (0..values).cycle() {
