@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, ErrorKind};
+use std::iter;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -53,7 +54,10 @@ impl Statsd {
 
     /// Not listening yet.
     pub(crate) fn away() -> Self {
-        Self { port: redis::server_port(), received: Arc::default(), open: None }
+        let is_free = |port: &u16| UdpSocket::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+        // That one is free for TCP.
+        let port = iter::repeat_with(redis::server_port).find(is_free).expect("one is free");
+        Self { port, received: Arc::default(), open: None }
     }
 
     /// Starts to listen.
