@@ -93,7 +93,7 @@ async fn a_self_signed_certificate_is_accepted_where_it_is_trusted_and_has_the_n
     // A start that gives up says why, with the address.
     let url = redis.url();
     let mut server = TestServer::with_rules(&limit_of(2))
-        .with_envs(&[("REDIS_URL", &*url), ca, ("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms")])
+        .with_envs(&[("REDIS_URL", &*url), ca, ("REDIS_STARTUP_MAX_ELAPSED_TIME", "2s")])
         .start();
     assert_eq!(server.exit_code().await, Some(1));
     let log = server.log_with("(REDIS_STARTUP_MAX_ELAPSED_TIME)");
