@@ -68,8 +68,8 @@ impl Time {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// Reads a time of RFC 3339, in UTC or with an offset, from 1970 on; also what else jiff reads as
-    /// a timestamp.
+    /// Reads a time of RFC 3339, in UTC or with an offset, from 1970 on; also what else jiff reads
+    /// as a timestamp.
     pub fn from_rfc3339(text: &str) -> Option<Self> {
         let time: jiff::Timestamp = text.parse().ok()?;
         u64::try_from(time.as_microsecond()).ok().map(Self)

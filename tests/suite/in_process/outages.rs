@@ -310,6 +310,19 @@ fn known_histories_hold_for_every_algorithm() {
             ],
         ),
         (
+            "connections that are lost in silence again and again",
+            vec![
+                add(nothing),
+                Step::Disconnect(Disconnect::Silent),
+                add(nothing),
+                Step::Disconnect(Disconnect::Silent),
+                add(nothing),
+                Step::Disconnect(Disconnect::Silent),
+                add(nothing),
+                add(nothing),
+            ],
+        ),
+        (
             "hits that were not sent",
             vec![add(Loss::NoTime), add(Loss::NoTime), Step::Wait(Wait::Settled), add(nothing)],
         ),

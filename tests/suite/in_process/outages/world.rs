@@ -279,7 +279,13 @@ impl World {
         self.is_calm = self.is_settled && (self.is_calm || outcome == Outcome::Served);
         match outcome {
             Outcome::Served => self.failures = 0,
-            Outcome::Unknown | Outcome::MayArriveLater => self.failures += 1,
+            Outcome::Unknown | Outcome::MayArriveLater => {
+                self.failures += 1;
+                // The breaker opens, also if connections were only lost in silence.
+                if self.failures >= FAILURES_MAX {
+                    (self.is_settled, self.is_calm) = (false, false);
+                }
+            }
             Outcome::NotSent => {}
         }
         self.pass();
