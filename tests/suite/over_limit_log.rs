@@ -74,8 +74,8 @@ fn over_limit_line_and_dynamic_metadata_name_the_fallback() {
     let server = server.with_env("REFUSALS_LOG_SAMPLE_RATE", "1").start();
     redis.kill();
     let answer = server.json(K).json();
-    let told = (&answer["overallCode"], &answer["dynamicMetadata"]["tollgate"]["source"]);
-    assert_eq!(told, (&json!("OVER_LIMIT"), &json!("fallback")), "{answer}");
+    let answered = (&answer["overallCode"], &answer["dynamicMetadata"]["tollgate"]["source"]);
+    assert_eq!(answered, (&json!("OVER_LIMIT"), &json!("fallback")), "{answer}");
     server.assert_logged(r#"source=fallback store_policy="deny ("#);
 }
 

@@ -267,7 +267,7 @@ pub(crate) fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProce
     let made = || server.metric("ratelimit_redis_pool_cx_total").unwrap_or_default();
     let before = made();
     redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
-    // Other connections are made anew as well, so that of calls is there once a call needs none.
+    // Connections for other purposes count too: that of calls is there once a call opens none.
     look_until("calls are counted on a new connection", || {
         let known = made();
         known > before && server.json(K).status == 200 && made() <= known
